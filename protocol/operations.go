@@ -1,0 +1,346 @@
+package protocol
+
+import "structs"
+
+// Operations that travel over the ring. "arguments" and "results" name the
+// structs in the op's argument and result room; when Status is not OK the result
+// room holds UTF-8 text instead.
+const (
+	// OpNop does nothing: it completes after all earlier ops of this client were looked at.
+	OpNop = 1
+	// OpQueryPaths makes a query of explicit paths, or extends the query in Handle.
+	// Arguments: StringList. Results: uint64 path ids of this list. Completion: Handle, Count = prims of the query so far.
+	OpQueryPaths = 2
+	// OpQueryFilter makes a query from predicates. Reserved for filters.
+	OpQueryFilter = 3
+	// OpQueryRelease releases the query in Handle.
+	OpQueryRelease = 4
+	// OpIntern interns strings; Value is StringToken or StringPath.
+	// Arguments: StringList. Results: uint64 ids.
+	OpIntern = 5
+	// OpWrite writes one or more attributes of the query in Handle at Ordinal, all or none.
+	// Arguments: WriteArguments, WriteEntry[], then what the entries refer to.
+	OpWrite = 6
+	// OpMap opens a map session on the query in Handle at Ordinal.
+	// Arguments: MapArguments. Results: GroupDescriptor[]. Completion: Handle = session, Count = groups.
+	OpMap = 7
+	// OpListGroups lists unclaimed groups; Handle 0 for those of every session.
+	// Results: GroupDescriptor[].
+	OpListGroups = 8
+	// OpClaimGroup claims group Value of session Handle. Results: GroupDescriptor.
+	OpClaimGroup = 9
+	// OpUnmapGroup hands group Value of session Handle back. Arguments: none, or UnmapArguments.
+	OpUnmapGroup = 10
+	// OpUnmapAttribute ends the session in Handle: commits what the caller holds, or aborts with FlagAbort.
+	OpUnmapAttribute = 11
+	// OpSeal advances the write floor to Ordinal; Value is a Scope.
+	// Arguments: SealArguments, then a StringList for INCLUDE and EXCLUDE. Completion: Value = the floor, Epoch.
+	OpSeal = 12
+	// OpDelete deletes attributes of the query's prims at Ordinal. Arguments: StringList (empty: the prims).
+	OpDelete = 13
+	// OpDeclare states an attribute's schema and settings before anybody writes it. Arguments: DeclareArguments.
+	OpDeclare = 14
+	// OpPin asks the broker to store its epoch into pin slots whose attribute is stored (rule V2).
+	// Arguments: uint32 pin slot indices. Completion: Epoch.
+	OpPin = 15
+	// OpArenaClosed tells that this process closed its import of arena Value.
+	OpArenaClosed = 16
+	// OpSessionsClosed confirms that sessions of an earlier broker life are closed here (rule B1).
+	OpSessionsClosed = 17
+)
+
+// Op flags, in SubmissionEntry.Flags.
+const (
+	// FlagNextOrdinal: the loop takes the attribute's floor + 1 instead of Ordinal (rule O8).
+	FlagNextOrdinal = 1 << 0
+	// FlagSeal: seal the attribute at the op's ordinal in the same step (INCLUDE scope).
+	FlagSeal = 1 << 1
+	// FlagAbort: nothing of the session becomes visible.
+	FlagAbort = 1 << 2
+	// FlagCopy: do not adopt, since views of the block are alive.
+	FlagCopy = 1 << 3
+)
+
+// StringList is followed by Count entries: uint32 length, the bytes (UTF-8, no
+// terminator), zero bytes up to a multiple of 4.
+type StringList struct {
+	_ structs.HostLayout
+
+	// Count is the number of strings.
+	Count uint32
+	// TotalBytes is the size of the list, this header included.
+	TotalBytes uint32
+}
+
+// Sorts of interned strings: Value of OpIntern, StringEntry.Sort.
+const (
+	// StringToken is a token: an attribute's name, a piece of text.
+	StringToken = 1
+	// StringPath is a prim's path; it starts with "/".
+	StringPath = 2
+)
+
+// Schema says what an attribute's rows are (rule L4).
+type Schema struct {
+	_ structs.HostLayout
+
+	// Kind is KindFixed or KindArray; 0 where the existing attribute decides.
+	Kind uint32
+	// Semantic is a semantic number; 0 is none, which on a write means "no opinion".
+	Semantic uint32
+	// DtypeCode is the DLPack type code.
+	DtypeCode uint8
+	// DtypeBits is the size of one lane in bits.
+	DtypeBits uint8
+	// DtypeLanes is the number of lanes, 1 to 255.
+	DtypeLanes uint16
+	// DeviceType is the DLPack device type: 1 CPU, 2 CUDA.
+	DeviceType uint32
+	// DeviceID is the device's index.
+	DeviceID uint32
+	// RowDimensions is the number of dimensions in RowShape, 0 to 6.
+	RowDimensions uint32
+	// RowShape is the shape of one row; unused dimensions are 0.
+	RowShape [6]uint64
+}
+
+// Kinds of attributes.
+const (
+	// KindFixed: every row has the same number of elements.
+	KindFixed = 1
+	// KindArray: every row has a length of its own.
+	KindArray = 2
+)
+
+// RowDimensionsMax is the most dimensions that a row may have.
+const RowDimensionsMax = 6
+
+// WriteArguments starts the arguments of OpWrite.
+type WriteArguments struct {
+	_ structs.HostLayout
+
+	// EntryCount is the number of WriteEntry structs that follow.
+	EntryCount uint32
+	// PrimMode is ModeUpsert or ModeInsert.
+	PrimMode uint32
+	// Reserved is 0.
+	Reserved uint64
+}
+
+// WriteEntry is one attribute of a write. Offsets named "argument" count from
+// the start of the op's arguments and are 8-byte aligned.
+type WriteEntry struct {
+	_ structs.HostLayout
+
+	// Schema is what the payload is.
+	Schema Schema
+	// Payload is where the rows lie; Segment 0: OffsetBytes is an argument offset.
+	Payload BlockRef
+	// PayloadRows is the number of rows in the payload.
+	PayloadRows uint64
+	// NameOffsetBytes is the argument offset of the attribute's name.
+	NameOffsetBytes uint32
+	// NameBytes is the length of the name.
+	NameBytes uint32
+	// Selection says which logical elements are written from which rows.
+	Selection Selection
+	// ElementSizesOffsetBytes is the argument offset of uint64 row lengths in elements (array kind), else 0.
+	ElementSizesOffsetBytes uint32
+	// ElementSizesCount is the number of row lengths.
+	ElementSizesCount uint32
+	// EventIndex is the pool event that was recorded after the data was written (device memory).
+	EventIndex uint32
+	// EventUsed is 1 when EventIndex counts.
+	EventUsed uint32
+	// Reserved is 0.
+	Reserved uint64
+}
+
+// Selection names the logical elements of a query that a payload is for.
+type Selection struct {
+	_ structs.HostLayout
+
+	// Count is the number of leading logical elements, or All; 0 is refused (behaviour 65).
+	Count uint64
+	// Sort is one of the Select constants.
+	Sort uint32
+	// WordsOffsetBytes is the argument offset of the index map (uint32) or mask (uint64).
+	WordsOffsetBytes uint32
+	// WordCount is the number of words there.
+	WordCount uint32
+	// Reserved is 0.
+	Reserved uint32
+}
+
+// Sorts of selections.
+const (
+	// SelectRows: logical element i takes row i.
+	SelectRows = 0
+	// SelectIndexMap: logical element i takes row map[i] (gather, behaviour 70).
+	SelectIndexMap = 1
+	// SelectMask: logical element i takes row i where bit i is set.
+	SelectMask = 2
+)
+
+// Prim modes.
+const (
+	// ModeUpsert makes prims that do not exist yet.
+	ModeUpsert = 0
+	// ModeInsert refuses prims that exist.
+	ModeInsert = 1
+)
+
+// MapArguments are the arguments of OpMap.
+type MapArguments struct {
+	_ structs.HostLayout
+
+	// Schema is what the session's rows are; Kind 0 takes the existing attribute's schema.
+	Schema Schema
+	// NameOffsetBytes is the argument offset of the attribute's name.
+	NameOffsetBytes uint32
+	// NameBytes is the length of the name.
+	NameBytes uint32
+	// PrimMode is ModeUpsert or ModeInsert.
+	PrimMode uint32
+	// Init is one of the Init constants.
+	Init uint32
+	// GroupRows splits the session into groups of so many rows; 0: one group.
+	GroupRows uint64
+	// ElementSizesOffsetBytes is the argument offset of uint64 row lengths (array kind), else 0.
+	ElementSizesOffsetBytes uint32
+	// ElementSizesCount is the number of row lengths.
+	ElementSizesCount uint32
+	// Reserved is 0.
+	Reserved [24]byte
+}
+
+// What a mapped buffer holds at first (behaviour 180).
+const (
+	// InitNone: unspecified bytes.
+	InitNone = 0
+	// InitZero: zeros.
+	InitZero = 1
+	// InitCurrent: the sealed values.
+	InitCurrent = 2
+)
+
+// UnmapArguments narrow what a group commits.
+type UnmapArguments struct {
+	_ structs.HostLayout
+
+	// Selection counts logical elements from the group's first.
+	Selection Selection
+	// EventIndex is the pool event that was recorded after the data was written (device memory).
+	EventIndex uint32
+	// EventUsed is 1 when EventIndex counts.
+	EventUsed uint32
+}
+
+// SealArguments start the arguments of OpSeal.
+type SealArguments struct {
+	_ structs.HostLayout
+
+	// StampNs is the application's time in ns; 0 takes the broker's clock (rule O3).
+	StampNs uint64
+	// Reserved is 0.
+	Reserved uint64
+}
+
+// Scopes of a seal.
+const (
+	// ScopeAll: every attribute, those not yet born included.
+	ScopeAll = 0
+	// ScopeInclude: the attributes named.
+	ScopeInclude = 1
+	// ScopeExclude: every known attribute but those named.
+	ScopeExclude = 2
+)
+
+// DeclareArguments are the arguments of OpDeclare.
+type DeclareArguments struct {
+	_ structs.HostLayout
+
+	// Schema is the attribute's schema.
+	Schema Schema
+	// NameOffsetBytes is the argument offset of the attribute's name.
+	NameOffsetBytes uint32
+	// NameBytes is the length of the name.
+	NameBytes uint32
+	// Retain is how many versions stay readable; 0 for the stage's default.
+	Retain uint32
+	// Handoff is one of the Handoff constants.
+	Handoff uint32
+}
+
+// How a mapped block becomes a version.
+const (
+	// HandoffDefault: as the stage says.
+	HandoffDefault = 0
+	// HandoffAdopt: a whole column's block becomes the version.
+	HandoffAdopt = 1
+	// HandoffCopy: the broker always copies.
+	HandoffCopy = 2
+)
+
+// GroupDescriptor tells where a map group lies.
+type GroupDescriptor struct {
+	_ structs.HostLayout
+
+	// Session is the session's handle.
+	Session uint64
+	// Ordinal is the session's ordinal; 0 when it is taken at unmap (rule O8).
+	Ordinal uint64
+	// Block is the group's memory: Rows rows, one after the other.
+	Block BlockRef
+	// Rows is the number of rows.
+	Rows uint64
+	// FirstPrim is the first logical element of the query that the group covers.
+	FirstPrim uint64
+	// PrimCount is the number of logical elements.
+	PrimCount uint64
+	// GroupIndex is the group's number within the session.
+	GroupIndex uint32
+	// Attempt counts from 1; a dead claimer's group comes back as the next attempt (rule M2).
+	Attempt uint32
+	// Column is the column's index, or NoColumn while the attribute does not exist.
+	Column uint32
+	// State is one of the Group constants.
+	State uint32
+	// ElementSizesOffsetBytes is a result offset of uint64 row lengths (array kind), else 0.
+	ElementSizesOffsetBytes uint32
+	// DeviceArena is the arena's index (device memory).
+	DeviceArena uint32
+	// ArenaGeneration is the arena's generation (device memory).
+	ArenaGeneration uint64
+	// EventIndex is the event to record before unmap (device memory).
+	EventIndex uint32
+	// Reserved is 0.
+	Reserved uint32
+	// LeaseBytes is the room that the block has; at least Block.LengthBytes.
+	LeaseBytes uint64
+	// ReservedTail is 0.
+	ReservedTail [2]uint64
+}
+
+// NoColumn is the index of no column.
+const NoColumn = 0xffffffff
+
+// States of a group.
+const (
+	// GroupUnclaimed: anybody may claim it.
+	GroupUnclaimed = 0
+	// GroupClaimed: one client fills it.
+	GroupClaimed = 1
+	// GroupUnmapped: it was handed back.
+	GroupUnmapped = 2
+)
+
+// Limits of names and lists.
+const (
+	// NameBytesMax bounds an attribute's name and a token.
+	NameBytesMax = 1024
+	// PathBytesMax bounds a path.
+	PathBytesMax = 4096
+	// StageNameBytesMax bounds a stage's name: 1 to 32 of [A-Za-z0-9_-] (rule L5).
+	StageNameBytesMax = 32
+)
