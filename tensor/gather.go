@@ -1,0 +1,129 @@
+package tensor
+
+import "encoding/binary"
+
+// Gather copies the elements of a host tensor, row-major and without gaps, to
+// dst, whatever its strides: negative and zero ones included.
+//
+// Preconditions: len(dst) is Bytes(); dst and t.Data do not overlap. Nothing is
+// written when an error is returned.
+func (t *Tensor) Gather(dst []byte) error {
+	size, err := t.Bytes()
+	if err != nil {
+		return err
+	}
+	if int64(len(dst)) != size {
+		return invalid("tensor of shape %s and element type %s has %d bytes: the destination has %d",
+			formatShape(t.Shape), t.DType, size, len(dst))
+	}
+	if !t.Device.Host() {
+		return notSupported("tensor lies on %s: only host memory can be gathered here", t.Device)
+	}
+	if err := t.CheckBounds(); err != nil {
+		return err
+	}
+	if size == 0 {
+		return nil
+	}
+	if t.Compact() {
+		copy(dst, t.Data[t.ByteOffset:])
+		return nil
+	}
+	w := t.walk()
+	w.copyTo(dst, t.Data, int(t.ByteOffset))
+	return nil
+}
+
+// walk is the order in which the pieces of a strided tensor are visited: an
+// inner loop of count pieces, step bytes apart, of run bytes each, inside dims
+// outer loops. It is a value so that Gather allocates nothing.
+type walk struct {
+	run, count, step int
+	dims             int
+	size, stride     [MaxDims]int // outer loops; stride in bytes
+}
+
+// walk joins neighbouring dimensions that step evenly, so that the common cases
+// (a cropped image, every second row) become few long runs. The extent has been
+// checked against the data, hence no product here can overflow.
+func (t *Tensor) walk() walk {
+	element := t.DType.Size()
+	var w walk
+	for i, dim := range t.Shape {
+		if dim == 1 {
+			continue
+		}
+		n, s := int(dim), int(t.Strides[i])*element
+		if k := w.dims - 1; k >= 0 && w.stride[k] == s*n {
+			w.size[k] *= n
+			w.stride[k] = s
+			continue
+		}
+		w.size[w.dims], w.stride[w.dims] = n, s
+		w.dims++
+	}
+	w.run, w.count = element, 1
+	if k := w.dims - 1; k >= 0 && w.stride[k] == element {
+		w.run *= w.size[k]
+		w.dims--
+	}
+	if k := w.dims - 1; k >= 0 {
+		w.count, w.step = w.size[k], w.stride[k]
+		w.dims--
+	}
+	return w
+}
+
+func (w *walk) copyTo(dst, src []byte, from int) {
+	var index [MaxDims]int
+	for {
+		copyStepped(dst, src, from, w.count, w.step, w.run)
+		dst = dst[w.count*w.run:]
+		k := w.dims - 1
+		for ; k >= 0; k-- {
+			index[k]++
+			from += w.stride[k]
+			if index[k] < w.size[k] {
+				break
+			}
+			from -= w.stride[k] * w.size[k]
+			index[k] = 0
+		}
+		if k < 0 {
+			return
+		}
+	}
+}
+
+// copyStepped copies count pieces of run bytes. The usual widths of one element
+// have loops of their own: a call to copy costs more than moving 8 bytes.
+func copyStepped(dst, src []byte, from, count, step, run int) {
+	le := binary.LittleEndian
+	switch run {
+	case 1:
+		for i := range dst[:count] {
+			dst[i] = src[from]
+			from += step
+		}
+	case 2:
+		for ; count > 0; count-- {
+			le.PutUint16(dst, le.Uint16(src[from:]))
+			dst, from = dst[2:], from+step
+		}
+	case 4:
+		for ; count > 0; count-- {
+			le.PutUint32(dst, le.Uint32(src[from:]))
+			dst, from = dst[4:], from+step
+		}
+	case 8:
+		for ; count > 0; count-- {
+			le.PutUint64(dst, le.Uint64(src[from:]))
+			dst, from = dst[8:], from+step
+		}
+	default:
+		for ; count > 0; count-- {
+			copy(dst[:run], src[from:])
+			dst, from = dst[run:], from+step
+		}
+	}
+}
