@@ -1,0 +1,146 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+
+	"github.com/edsrzf/mmap-go"
+	"golang.org/x/sys/unix"
+)
+
+// ErrTooSmall is wrapped when a file is shorter than the mapping that was asked for.
+// Mapping it anyway would fault at the first access behind its end.
+var ErrTooSmall = errors.New("the object is smaller than the mapping")
+
+// Mapping is a file mapped shared into this process. The zero value is not usable.
+//
+// Close ends it; every slice and pointer into it is dead from then on, and the owner
+// sees to it that nobody uses one. Methods may be called from any goroutine.
+type Mapping struct {
+	mu       sync.Mutex
+	mem      mmap.MMap
+	writable bool
+}
+
+// Map maps the first size bytes of f, readable and, if asked, writable.
+//
+// f may be closed afterwards; the mapping does not need it. A file of fewer than size
+// bytes is refused with both numbers (ErrTooSmall).
+func Map(f *os.File, size uint64, writable bool) (*Mapping, error) {
+	if size == 0 || size > math.MaxInt64 {
+		return nil, fmt.Errorf("mapping %s: a size of %d bytes is not possible", f.Name(), size)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("mapping %s: %w", f.Name(), err)
+	}
+	if uint64(info.Size()) < size {
+		return nil, fmt.Errorf("mapping %s: it has %d bytes, %d are expected: %w", f.Name(), info.Size(), size, ErrTooSmall)
+	}
+	protection := mmap.RDONLY
+	if writable {
+		protection = mmap.RDWR
+	}
+	mem, err := mmap.MapRegion(f, int(size), protection, 0, 0)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of %s: %w", size, f.Name(), err)
+	}
+	return &Mapping{mem: mem, writable: writable}, nil
+}
+
+// Bytes gives the mapped bytes; nil after Close. The slice is the mapping, not a copy.
+func (m *Mapping) Bytes() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mem
+}
+
+// Size gives the number of mapped bytes; 0 after Close.
+func (m *Mapping) Size() uint64 { return uint64(len(m.Bytes())) }
+
+// Close unmaps. Later calls do nothing.
+func (m *Mapping) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mem == nil {
+		return nil
+	}
+	if err := m.mem.Unmap(); err != nil {
+		return fmt.Errorf("unmapping: %w", err)
+	}
+	return nil
+}
+
+// ProtectReadOnly makes length bytes from off read-only in this process: a store there
+// faults. Both must be multiples of the page size. This is what GUARD does at unmap.
+func (m *Mapping) ProtectReadOnly(off, length uint64) error {
+	return m.protect(off, length, unix.PROT_READ)
+}
+
+// ProtectWritable takes ProtectReadOnly back, for a block that is leased again.
+func (m *Mapping) ProtectWritable(off, length uint64) error {
+	if !m.writable {
+		return errors.New("protecting: the mapping was made read-only as a whole")
+	}
+	return m.protect(off, length, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+func (m *Mapping) protect(off, length uint64, protection int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	page, size := uint64(os.Getpagesize()), uint64(len(m.mem))
+	if off > size || length > size-off || off%page != 0 || length%page != 0 {
+		return fmt.Errorf("protecting %d bytes at offset %d of %d: %w: both must be multiples of %d and inside", length, off, size, ErrBounds, page)
+	}
+	if length == 0 {
+		return nil
+	}
+	if err := unix.Mprotect(m.mem[off:off+length], protection); err != nil {
+		return fmt.Errorf("protecting %d bytes at offset %d: %w", length, off, err)
+	}
+	return nil
+}
+
+// DontFork keeps the mapping out of forked children (rule I4).
+func (m *Mapping) DontFork() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mem == nil {
+		return nil
+	}
+	if err := unix.Madvise(m.mem, unix.MADV_DONTFORK); err != nil {
+		return fmt.Errorf("keeping a mapping from forked children: %w", err)
+	}
+	return nil
+}
+
+// Populate enters all pages into this process's page table now, so that none faults
+// later. write prepares for stores. It is an optimisation: a kernel without the call
+// (before 5.14) is no error.
+func (m *Mapping) Populate(write bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mem == nil {
+		return nil
+	}
+	advice := unix.MADV_POPULATE_READ
+	if write {
+		advice = unix.MADV_POPULATE_WRITE
+	}
+	for {
+		err := unix.Madvise(m.mem, advice)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EINVAL) && (!write || m.writable):
+			return nil
+		default:
+			return fmt.Errorf("populating %d bytes: %w", len(m.mem), err)
+		}
+	}
+}
