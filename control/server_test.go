@@ -1,0 +1,361 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+func startServer(t *testing.T) *Server {
+	t.Helper()
+	s, err := Start(Options{Identity: testIdentity})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// connect returns a connection and the errors that the server sends to it.
+func connect(t *testing.T, info RuntimeInfo, role Role) (*nats.Conn, chan error) {
+	t.Helper()
+	refusals := make(chan error, 16)
+	c, err := Connect(info, role, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		select {
+		case refusals <- err:
+		default:
+		}
+	}))
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c, refusals
+}
+
+func next[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(3 * time.Second):
+		require.FailNow(t, "nothing came", what)
+		panic("unreachable")
+	}
+}
+
+// D3: an observer may listen and ask. Everything else is refused, and the broker does not see it.
+func TestObserverIsRefusedEverythingButListeningAndAsking(t *testing.T) {
+	s := startServer(t)
+	full, _ := connect(t, s.Info(), RoleFull)
+	observer, refusals := connect(t, s.Info(), RoleObserver)
+	stage, _ := NewSubjects(testIdentity.Host, testIdentity.Stage)
+
+	heard := make(chan string, 16)
+	stop, err := Subscribe(full, "callboard.>", func(subject string, data []byte) { heard <- subject + " " + string(data) })
+	require.NoError(t, err)
+	defer stop()
+
+	group, _ := stage.Group("pose")
+	for _, subject := range []string{stage.Commit(), group, stage.Health(), "callboard.x", "callboard.h.s.rpc.write", "_INBOX.somebody.1", "free"} {
+		require.NoError(t, observer.Publish(subject, []byte("forged")))
+		require.ErrorIs(t, next(t, refusals, "refusal of publishing on "+subject), nats.ErrPermissionViolation)
+	}
+	for _, subject := range []string{"_INBOX.>", "_INBOX.somebody.*", ">", "$SRV.>", stage.Describe(), SubjectDescribeAll} {
+		_, err := Subscribe(observer, subject, func(string, []byte) {})
+		require.ErrorIs(t, err, nats.ErrPermissionViolation, subject)
+		next(t, refusals, "refusal of subscribing to "+subject)
+	}
+	// Workers share groups by a queue group; an observer in it would swallow their work.
+	_, err = observer.QueueSubscribeSync(stage.AllGroups(), "workers")
+	require.NoError(t, err)
+	require.ErrorIs(t, next(t, refusals, "refusal of a queue group"), nats.ErrPermissionViolation)
+
+	// What is allowed: events, but not the requests of others.
+	seen := make(chan string, 16)
+	stop, err = Subscribe(observer, "callboard.>", func(subject string, _ []byte) { seen <- subject })
+	require.NoError(t, err)
+	defer stop()
+	require.NoError(t, full.Publish(stage.Describe(), nil))
+	require.NoError(t, s.Events().Publish(stage.Commit(), nil))
+	require.Equal(t, stage.Commit(), next(t, seen, "event"), "a request was shown to an observer")
+	require.NoError(t, observer.Publish(stage.Describe(), []byte("asked")))
+	for said := ""; said != stage.Describe()+" asked"; said = next(t, heard, "the observer's request") {
+		require.NotContains(t, said, "forged")
+	}
+	require.Empty(t, refusals)
+}
+
+// The broker's own accounts are for its own process, whatever the password; and nobody gets in without credentials.
+func TestNobodyElseGetsIn(t *testing.T) {
+	g, credentials := newGate()
+	s := startServer(t)
+	for _, bad := range []Credential{{}, {User: "full"}, {User: "full", Password: "x"}, {User: "nobody", Password: s.Info().Full.Password}} {
+		_, err := nats.Connect(s.Info().URL, nats.UserInfo(bad.User, bad.Password))
+		require.ErrorIs(t, err, nats.ErrAuthorization, "%+v", bad)
+	}
+	require.NotEqual(t, s.Info().Full.Password, s.Info().Observer.Password)
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, CustomClientAuthentication: g})
+	require.NoError(t, err)
+	ns.Start()
+	defer ns.Shutdown()
+	require.True(t, ns.ReadyForConnections(3*time.Second))
+	_, err = dial(ns.ClientURL(), credentials[roleEvents])
+	require.ErrorIs(t, err, nats.ErrAuthorization)
+	inside, err := dial(ns.ClientURL(), credentials[roleEvents], nats.InProcessServer(ns))
+	require.NoError(t, err)
+	inside.Close()
+}
+
+// Facts: nats-server reports a taken port to its logger alone.
+func TestTakenPortIsAnErrorThatNamesIt(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	port := taken.Addr().(*net.TCPAddr).Port
+	begin := time.Now()
+	_, err = Start(Options{Identity: testIdentity, Port: port})
+	require.ErrorContains(t, err, fmt.Sprintf("starting embedded NATS on 127.0.0.1:%d", port))
+	require.ErrorContains(t, err, "address already in use")
+	require.ErrorContains(t, err, "choose another port, or 0 for a free one")
+	require.Less(t, time.Since(begin), 2*time.Second)
+	_, err = Start(Options{Identity: testIdentity, Port: 70000})
+	require.ErrorContains(t, err, "port 70000: expected 1 to 65535")
+	_, err = Start(Options{Identity: Identity{Host: "h", Stage: "a b"}})
+	require.ErrorContains(t, err, `stage name "a b"`)
+}
+
+func TestListensOnLoopbackOnly(t *testing.T) {
+	s := startServer(t)
+	require.True(t, strings.HasPrefix(s.Info().URL, "nats://127.0.0.1:"), s.Info().URL)
+	require.True(t, s.embedded.Addr().(*net.TCPAddr).IP.IsLoopback())
+	require.False(t, s.embedded.JetStreamEnabled())
+}
+
+// D3: a subscriber that is stopped (a raw socket that is never read) slows nobody down. Without NoFastProducerStall
+// the server holds up the publisher and this test runs for many seconds.
+func TestFrozenSubscriberDoesNotSlowTheAnnouncer(t *testing.T) {
+	s := startServer(t)
+	frozen, err := net.Dial("tcp", strings.TrimPrefix(s.Info().URL, "nats://"))
+	require.NoError(t, err)
+	defer frozen.Close()
+	require.NoError(t, frozen.(*net.TCPConn).SetReadBuffer(4096))
+	_, err = bufio.NewReader(frozen).ReadString('\n')
+	require.NoError(t, err)
+	full := s.Info().Full
+	_, err = fmt.Fprintf(frozen, "CONNECT {\"user\":%q,\"pass\":%q,\"verbose\":false}\r\nSUB callboard.> 1\r\n", full.User, full.Password)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.embedded.NumSubscriptions() == 1 }, 2*time.Second, time.Millisecond)
+
+	healthy, _ := connect(t, s.Info(), RoleObserver)
+	var got atomic.Int64
+	_, err = Subscribe(healthy, "callboard.*.*.group.*", func(string, []byte) { got.Add(1) })
+	require.NoError(t, err)
+
+	const events = 3000
+	a := startAnnouncer(t, s.Events(), events)
+	big := QueryInfo{Text: strings.Repeat("x", 8<<10)} // 24 MiB in all: three times what may wait for one subscriber
+	var slowest time.Duration
+	begin := time.Now()
+	for sent := range int64(events) {
+		// The healthy one is kept within 2 MiB, or the limit on what may wait would rightly hit it too.
+		for deadline := time.Now().Add(3 * time.Second); got.Load() < sent-250; {
+			require.True(t, time.Now().Before(deadline), "the healthy subscriber got %d of %d", got.Load(), sent)
+			time.Sleep(100 * time.Microsecond)
+		}
+		before := time.Now()
+		a.Group(GroupEvent{Attribute: "pose", Query: big})
+		a.Commit(CommitNote{Epoch: 1})
+		slowest = max(slowest, time.Since(before))
+	}
+	require.Eventually(t, func() bool { return got.Load() == events }, 5*time.Second, time.Millisecond)
+	t.Logf("slowest note %v, all delivered after %v", slowest, time.Since(begin))
+	require.Zero(t, a.Counts().Overflow)
+	require.Less(t, time.Since(begin), 4*time.Second)
+	require.Less(t, slowest, 100*time.Millisecond)
+}
+
+func startExternal(t *testing.T, port int) *server.Server {
+	t.Helper()
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true, Username: "u", Password: "p"})
+	require.NoError(t, err)
+	ns.Start()
+	require.True(t, ns.ReadyForConnections(3*time.Second))
+	return ns
+}
+
+// A restart of an external server loses events. The subscriber sees it in the numbers, and everything goes on.
+func TestExternalServerRestartShowsAsASeqGap(t *testing.T) {
+	first := startExternal(t, -1)
+	port := first.Addr().(*net.TCPAddr).Port
+	s, err := Start(Options{Identity: testIdentity, External: &External{URL: fmt.Sprintf("nats://u:p@127.0.0.1:%d", port)}})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NotContains(t, s.Info().URL, "u:p")
+	a := startAnnouncer(t, s.Events(), 0)
+	subscriber, _ := connect(t, s.Info(), RoleFull)
+	commits := make(chan CommitEvent, 64)
+	_, err = Subscribe(subscriber, "callboard.*.*.commit", func(_ string, data []byte) {
+		var e CommitEvent
+		_ = json.Unmarshal(data, &e)
+		commits <- e
+	})
+	require.NoError(t, err)
+	a.Commit(CommitNote{Epoch: 1})
+	before := next(t, commits, "commit before the restart")
+
+	first.Shutdown()
+	first.WaitForShutdown()
+	require.Eventually(t, func() bool { return !s.events.IsConnected() }, 2*time.Second, time.Millisecond)
+	a.Commit(CommitNote{Epoch: 2})
+	require.Eventually(t, func() bool { return a.Counts().Failed > 0 }, 2*time.Second, time.Millisecond)
+	second := startExternal(t, port)
+	defer second.Shutdown()
+	require.Eventually(t, func() bool { return s.Connected() && subscriber.IsConnected() && second.NumSubscriptions() > 0 }, 3*time.Second, time.Millisecond)
+
+	a.Commit(CommitNote{Epoch: 3})
+	after := next(t, commits, "commit after the restart")
+	require.Equal(t, uint64(3), after.Epoch)
+	require.NotEqual(t, before.Seq, after.PrevSeq, "the loss cannot be seen")
+	require.Equal(t, uint64(1), after.Count, "nothing stale was kept back")
+	require.NotZero(t, after.Dropped)
+}
+
+func TestExternalServerThatComesLater(t *testing.T) {
+	probe, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := probe.Addr().(*net.TCPAddr).Port
+	require.NoError(t, probe.Close())
+	s, err := Start(Options{Identity: testIdentity, External: &External{URL: fmt.Sprintf("127.0.0.1:%d", port), Full: Credential{User: "u", Password: "p"}}})
+	require.NoError(t, err)
+	defer s.Close()
+	require.False(t, s.Connected())
+	ns := startExternal(t, port)
+	defer ns.Shutdown()
+	require.Eventually(t, s.Connected, 4*time.Second, time.Millisecond)
+	_, err = Connect(s.Info(), RoleObserver)
+	require.ErrorContains(t, err, `no credential for the role "observer"`)
+}
+
+func TestExternalServerWithoutCredentialsIsRefused(t *testing.T) {
+	_, err := Start(Options{Identity: testIdentity, External: &External{URL: "nats://127.0.0.1:1"}})
+	require.ErrorContains(t, err, "no credentials: give user and password")
+	for _, url := range []string{"", "nats://", "://x", "nats://a b"} {
+		_, err = Start(Options{Identity: testIdentity, External: &External{URL: url}})
+		require.ErrorContains(t, err, "URL is not usable", url)
+	}
+	open, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	open.Start()
+	defer open.Shutdown()
+	require.True(t, open.ReadyForConnections(3*time.Second))
+	_, err = Start(Options{Identity: testIdentity, External: &External{URL: open.ClientURL(), Full: Credential{User: "u", Password: "p"}}})
+	require.ErrorContains(t, err, "lets anybody in")
+}
+
+func TestRuntimeFileRoundTripIsAtomicAndPrivate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), RuntimeFileName)
+	info := RuntimeInfo{Version: 1, URL: "nats://127.0.0.1:1", Host: "h", Stage: "s", Generation: 1 << 63,
+		Full: Credential{User: "full", Password: "x"}, Observer: Credential{User: "observer", Password: "y", InboxPrefix: ObserverInbox}}
+	old := syscall.Umask(0)
+	err := WriteRuntimeFile(path, info)
+	syscall.Umask(old)
+	require.NoError(t, err)
+	stat, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), stat.Mode().Perm())
+	back, err := ReadRuntimeFile(path)
+	require.NoError(t, err)
+	require.Equal(t, info, back)
+
+	// A reader during rewrites sees a whole file, always.
+	stop, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(failed)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := ReadRuntimeFile(path); err != nil {
+					failed <- err
+					return
+				}
+			}
+		}
+	}()
+	for range 200 {
+		require.NoError(t, WriteRuntimeFile(path, info))
+	}
+	close(stop)
+	require.NoError(t, <-failed)
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "temporary files are left")
+	require.ErrorContains(t, WriteRuntimeFile(filepath.Join(path, "x"), info), "writing runtime file")
+}
+
+// D1: another version is refused, naming both.
+func TestRuntimeFilesThatAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), mode))
+		require.NoError(t, os.Chmod(path, mode))
+		return path
+	}
+	good := `{"version":1,"url":"nats://127.0.0.1:1","generation":"5"}`
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink(write("good", good, 0o600), link))
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for path, text := range map[string]string{
+		filepath.Join(dir, "absent"):                          "is a broker running for this stage?",
+		write("group", good, 0o640):                           "its mode is 0640, others can reach the credentials in it: expected 0600",
+		write("world", good, 0o604):                           "expected 0600",
+		write("text", "not json", 0o600):                      "not the JSON that a broker writes",
+		write("type", `{"version":1,"generation":5}`, 0o600):  "not the JSON that a broker writes",
+		write("v2", `{"version":2,"url":[1]}`, 0o600):         "it has version 2, this program reads version 1",
+		write("long", strings.Repeat(" ", 64<<10)+"x", 0o600): "longer than 65536 bytes",
+		link: "too many levels of symbolic links",
+		pipe: "no regular file",
+		dir:  "no regular file",
+	} {
+		_, err := ReadRuntimeFile(path)
+		require.ErrorContains(t, err, text, path)
+	}
+	if os.Geteuid() == 0 { // only root can make a file of another user
+		path := write("other", good, 0o600)
+		require.NoError(t, os.Chown(path, 12345, -1))
+		_, err := ReadRuntimeFile(path)
+		require.ErrorContains(t, err, "belongs to user id 12345: expected 0")
+	}
+}
+
+func TestConnectSaysWhatIsWrong(t *testing.T) {
+	s := startServer(t)
+	_, err := Connect(s.Info(), "root")
+	require.ErrorContains(t, err, `unknown role "root": expected "full" or "observer"`)
+	gone := s.Info()
+	gone.URL = "nats://127.0.0.1:1"
+	_, err = Connect(gone, RoleFull)
+	require.ErrorContains(t, err, "if the broker was restarted, read its runtime file again")
+	c, _ := connect(t, s.Info(), RoleObserver)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var refused *RPCError
+	begin := time.Now()
+	require.True(t, errors.As(Request(ctx, c, SubjectDescribeAll, struct{}{}, nil), &refused))
+	require.Equal(t, CodeNotThere, refused.Code)
+	require.Less(t, time.Since(begin), time.Second, "a missing broker must not be a timeout")
+}
