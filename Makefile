@@ -1,0 +1,125 @@
+# Every target does its own set-up: a fresh clone, Go 1.26, a C compiler and Python 3.10 with headers are enough.
+# Nothing is written outside the tree but Go's own caches.
+
+GO     ?= go
+CC     ?= cc
+PYTHON ?= python3
+
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
+BUILD  := build
+
+# Programs that start Python (the demo, the integration tests) take this one.
+export CALLBOARD_PYTHON := $(abspath $(PY))
+
+# Go of everything, and of what is worth the race detector's time: the models explore interleavings themselves.
+GO_ALL  := ./...
+GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
+
+C_FLAGS   := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -Iclients/c/include -Iclients/c/src
+C_LIBS    := -lpthread
+C_SOURCES := $(wildcard clients/c/src/*.c)
+C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/tests/*.h)
+C_TESTS   := $(patsubst clients/c/tests/%.c,$(BUILD)/%,$(wildcard clients/c/tests/*_test.c))
+C_LIBRARY := $(BUILD)/libcallboard.a
+
+CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name '*.h' -o -name '*.toml')
+
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+.PHONY: build demo test test-go test-race test-c test-python lint lint-go lint-c lint-python bench generate clean
+
+build: $(C_LIBRARY)
+	@$(GO) build -o bin/callboard ./cmd/broker
+
+# A real simulation, photographs and an observer, end to end. More: make demo DEMO_ARGS=--help
+demo: build $(VENV)/.client $(VENV)/.demo
+	@bin/callboard demo $(DEMO_ARGS)
+
+test: test-go test-race test-c test-python
+
+test-go: build $(VENV)/.client $(VENV)/.test
+	@echo 'test: Go'
+	@$(GO) test $(GO_ALL)
+
+# The short form: what takes long is the work and not the interleaving, and test-go does it in full.
+test-race: build $(VENV)/.client $(VENV)/.test
+	@echo 'test: Go with the race detector'
+	@$(GO) test -race -short $(GO_RACE)
+
+test-c: build $(C_TESTS)
+	@echo 'test: C'
+	@for program in $(C_TESTS); do $$program || exit 1; done
+	@echo '$(words $(C_TESTS)) C test programs passed'
+
+test-python: build $(VENV)/.client $(VENV)/.test
+	@echo 'test: Python'
+	@$(PY) -m pytest -q clients/python/tests
+
+lint: lint-go lint-c lint-python
+
+lint-go:
+	@echo 'lint: Go'
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	    [ -z "$$unformatted" ] || { echo "not gofmt'd: $$unformatted"; exit 1; }
+	@$(GO) vet $(GO_ALL)
+	@$(GO) tool staticcheck $(GO_ALL)
+	@$(GO) run ./protocol/abigen -check
+	@$(GO) test -count=1 .
+
+lint-c:
+	@echo 'lint: C'
+	@for source in $(C_SOURCES) $(wildcard clients/c/tests/*.c); do \
+	    $(CC) $(C_FLAGS) -fsyntax-only $$source || exit 1; done
+
+lint-python: $(VENV)/.test
+	@echo 'lint: Python'
+	@$(PY) -m ruff check --quiet .
+
+# Figures go to bench/results/. More: make bench BENCH_ARGS=--help
+bench: build $(VENV)/.client $(VENV)/.test
+	@$(GO) run ./bench $(BENCH_ARGS)
+
+# The C header, the Python module, docs/abi.md, the golden listing and the vectors, from protocol/*.go.
+generate:
+	@$(GO) run ./protocol/abigen
+
+clean:
+	rm -rf bin $(BUILD) $(VENV) clients/python/build clients/python/src/*.egg-info
+
+# The C client.
+
+$(BUILD)/obj/%.o: clients/c/src/%.c $(C_HEADERS)
+	@mkdir -p $(@D)
+	@$(CC) $(C_FLAGS) -c $< -o $@
+
+$(C_LIBRARY): $(patsubst clients/c/src/%.c,$(BUILD)/obj/%.o,$(C_SOURCES))
+	@mkdir -p $(@D)
+	@rm -f $@
+	@$(AR) rcs $@ $^
+
+$(BUILD)/%_test: clients/c/tests/%_test.c $(C_LIBRARY) $(C_HEADERS)
+	@mkdir -p $(@D)
+	@$(CC) $(C_FLAGS) $< $(C_LIBRARY) $(C_LIBS) -o $@
+
+# The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.
+
+$(VENV)/.made: scripts/make-venv
+	@echo 'set-up: $(VENV)'
+	@scripts/make-venv $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/.test: clients/python/requirements-test.txt $(VENV)/.made
+	@$(PIP) -r $<
+	@touch $@
+
+$(VENV)/.demo: examples/demo/requirements.txt $(VENV)/.made
+	@echo 'set-up: simulation and photographs'
+	@$(PIP) -r $<
+	@touch $@
+
+$(VENV)/.client: $(CLIENT_SOURCES) $(C_SOURCES) $(C_HEADERS) $(VENV)/.made
+	@echo 'set-up: Python client'
+	@$(PIP) --force-reinstall --no-deps ./clients/python
+	@touch $@
