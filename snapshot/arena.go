@@ -1,0 +1,96 @@
+package snapshot
+
+import (
+	"fmt"
+
+	"callboard/protocol"
+	"callboard/shm"
+)
+
+// Segment is one mapped shared-memory object that blocks are cut from.
+type Segment struct {
+	ID    uint64
+	Sort  uint32 // protocol.SegmentBroker or SegmentClient
+	Owner uint64 // the client that may write it; 0 for the broker
+	Bytes []byte // the whole object, header included
+	arena *Arena
+}
+
+// Arena is the memory of one writer: the broker's versions, the broker's
+// metadata, or one client's staging.
+type Arena struct {
+	Sort  uint32
+	Owner uint64
+	// Label names the arena in errors.
+	Label string
+
+	pool     *shm.Pool
+	segments map[uint64]*Segment
+	blocks   int // leased now
+	growing  bool
+	failed   *protocol.Error // what the last attempt to grow met, not yet told anybody
+	wanted   uint64          // how many bytes that attempt was for
+	closed   bool            // the owner is dead; segments go when their last block does
+	pages    bool            // lease whole pages (GUARD)
+}
+
+// Block is a leased run of bytes. It goes back to its arena with the last
+// reference.
+type Block struct {
+	Ref   protocol.BlockRef // LengthBytes is the room, at least what was asked for
+	Bytes []byte
+	arena *Arena
+	lease shm.Block
+	refs  int
+}
+
+func (m *Memory) take(a *Arena, size uint64) (shm.Block, bool) {
+	if a.pages {
+		return a.pool.AllocPages(size)
+	}
+	return a.pool.Alloc(size)
+}
+
+func (m *Memory) block(a *Arena, lease shm.Block) *Block {
+	seg := a.segments[lease.Segment]
+	if seg == nil {
+		panic(fmt.Sprintf("snapshot: pool of %s leased from segment %d, which it does not have", a.Label, lease.Segment))
+	}
+	var b *Block
+	if n := len(m.cache); n > 0 {
+		b, m.cache = m.cache[n-1], m.cache[:n-1]
+	} else {
+		b = new(Block)
+	}
+	*b = Block{
+		Ref:   protocol.BlockRef{Segment: lease.Segment, OffsetBytes: lease.Offset, LengthBytes: lease.Length},
+		Bytes: seg.Bytes[lease.Offset : lease.Offset+lease.Length : lease.Offset+lease.Length],
+		arena: a, lease: lease, refs: 1,
+	}
+	a.blocks++
+	return b
+}
+
+// Hold adds a reference.
+func (b *Block) Hold() *Block { b.refs++; return b }
+
+// Drop takes a reference away; the last one gives the block back.
+func (m *Memory) Drop(b *Block) {
+	if b == nil {
+		return
+	}
+	if b.refs--; b.refs > 0 {
+		return
+	}
+	if b.refs < 0 {
+		panic(fmt.Sprintf("snapshot: block %d+%d of %s was dropped %d times too often", b.Ref.Segment, b.Ref.OffsetBytes, b.arena.Label, -b.refs))
+	}
+	a, id := b.arena, b.Ref.Segment
+	a.pool.Free(b.lease)
+	a.blocks--
+	b.Bytes = nil
+	m.cache = append(m.cache, b)
+	if a.closed && a.pool.SegmentFree(id) {
+		m.spare(a.segments[id])
+	}
+}

@@ -1,0 +1,134 @@
+package snapshot
+
+import (
+	"sync/atomic"
+
+	"callboard/protocol"
+)
+
+// column is one attribute's storage.
+type column struct {
+	index    uint32
+	name     string
+	nameID   uint64
+	schema   protocol.Schema
+	rowBytes uint64
+	retain   int
+	handoff  uint32
+	entry    *protocol.AttributeEntry
+
+	slots     []slot
+	lastPage  *protocol.SlotPage
+	freeSlots []int      // places in slots, ready for the next version
+	versions  []*version // not yet reclaimed, oldest first; the last one is published
+	building  *building  // &next, or nil when nothing is unsealed
+	next      building
+	busy      bool     // a copy job works on the building version (rule L1)
+	pending   uint64   // the ordinal that the job writes
+	excess    bool     // in Store.excess
+	covered   bool     // named by the seal that is looked at
+	cache     *version // a reclaimed one, for the next seal
+	layout    *layout  // nil before the first write
+}
+
+// slot is one VersionSlot of the column's chain.
+type slot struct {
+	shared *protocol.VersionSlot
+	record uint64 // its index in the recovery records
+}
+
+// version is one published state.
+type version struct {
+	slot         int
+	birth, death uint64
+	block        *Block
+	layoutBlock  *Block
+	rows         uint64
+	generation   uint64 // of the layout
+	lowest       uint64
+	highest      uint64
+}
+
+// building is the next version of a column before its seal.
+type building struct {
+	ordinal uint64
+	block   *Block
+	rows    uint64
+	adopted bool
+}
+
+func (c *column) latest() *version {
+	if len(c.versions) == 0 {
+		return nil
+	}
+	return c.versions[len(c.versions)-1]
+}
+
+// findColumn finds the column of a name; nil when nobody wrote or declared it.
+func (s *Store) findColumn(name string) *column { return s.byName[name] }
+
+// makeColumn adds a column. The entry is published at once, without versions.
+func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64, retain, handoff uint32) (*column, error) {
+	nameID := uint64(0)
+	if name != floorName {
+		var err error
+		if nameID, err = s.dictionary.intern(protocol.StringToken, name); err != nil {
+			return nil, err
+		}
+	}
+	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
+	raw, err := s.attributes.entry(uint64(c.index))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.growSlots(c); err != nil {
+		return nil, err
+	}
+	e := at[protocol.AttributeEntry](raw, 0)
+	e.NameID, e.Schema, e.RowBytes, e.Retain, e.Handoff = nameID, schema, rowBytes, retain, handoff
+	e.SlotPages = s.firstSlotPage
+	c.entry = e
+	atomic.StoreUint32(&e.State, protocol.AttributeLive)
+	s.columns = append(s.columns, c)
+	s.byName[name] = c
+	atomic.StoreUint32(&s.root.AttributeCount, uint32(len(s.columns)))
+	return c, nil
+}
+
+// growSlots adds a page of slots to the column's chain. For the first page it
+// leaves the place in s.firstSlotPage.
+func (s *Store) growSlots(c *column) error {
+	b, err := s.metadata(sizeOf[protocol.SlotPage]())
+	if err != nil {
+		return err
+	}
+	firstRecord := s.recordSlots
+	if err := s.records.reserve(firstRecord + protocol.SlotsPerPage); err != nil {
+		s.memory.Drop(b)
+		return err
+	}
+	s.recordSlots += protocol.SlotsPerPage
+	clear(b.Bytes)
+	page := at[protocol.SlotPage](b.Bytes, 0)
+	page.Attribute, page.FirstSlot, page.FirstRecord = uint64(c.index), uint64(len(c.slots)), firstRecord
+	for i := range page.Slots {
+		page.Slots[i].Birth, page.Slots[i].Death = protocol.Infinite, protocol.Infinite
+	}
+	place := protocol.Ref{Segment: b.Ref.Segment, OffsetBytes: b.Ref.OffsetBytes}
+	if c.lastPage == nil {
+		s.firstSlotPage = place
+	} else {
+		next := &c.lastPage.Next
+		atomic.StoreUint64(&next.OffsetBytes, place.OffsetBytes)
+		atomic.StoreUint64(&next.Segment, place.Segment)
+	}
+	first := len(c.slots)
+	for i := range page.Slots {
+		c.slots = append(c.slots, slot{shared: &page.Slots[i], record: firstRecord + uint64(i)})
+	}
+	for i := protocol.SlotsPerPage - 1; i >= 0; i-- {
+		c.freeSlots = append(c.freeSlots, first+i)
+	}
+	c.lastPage = page
+	return nil
+}

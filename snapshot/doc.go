@@ -1,0 +1,93 @@
+// Package snapshot is the stage's memory of what was published: attributes, their
+// versions, who may still look at them, and when their memory is used again. It has
+// two halves that meet in shared memory only. Store is the broker's: it takes writes,
+// seals them and reclaims. Reader is everybody else's: it finds sealed data in place,
+// without asking the broker.
+//
+// # What it is
+//
+// The words, by the example of an attribute "pose" that keeps two versions:
+//
+//   - A seal publishes everything that it covers in one step, the epoch: 1, 2, 3 …
+//     The epoch word is stored last, so whoever reads at an epoch sees all of a seal
+//     or nothing of it.
+//   - A version is one immutable state of one attribute. It is born at an epoch and
+//     dies at the one that replaces it; a reader at epoch e sees the version with
+//     birth ≤ e < death.
+//   - A pin is an epoch in a slot of the reader's channel. It keeps every version
+//     that is alive at its epoch.
+//   - The horizon of an attribute says up to which death versions may have been given
+//     to others. A reader pins first and then looks at the horizon; the store raises
+//     the horizon first and then looks for pins. Whoever comes second sees the other.
+//   - A layout says which prim has which row. Attributes that are written together
+//     share one; an attribute that gains prims on its own gets its own.
+//   - Column 0 holds the floors: versions like all others, so a reader at an epoch
+//     sees the write floors of that epoch.
+//   - Two recovery records tell in turn, for every version that is not reclaimed, what
+//     a restarted broker must know.
+//
+// Three seals later, with one reader at epoch 1:
+//
+//	epoch            1         2         3
+//	                 │         │         │
+//	pose   slot 0    ├─────────┤         ┊        born 1, dies 2: pinned, stays
+//	       slot 1    ┊         ├─────────┤        born 2, dies 3: retained
+//	       slot 2    ┊         ┊         ├────▶   born 3, lives
+//	@floor slot 0…2  the same way, one version per seal; retained: the newest only
+//	pin              1
+//
+// Seal 4 writes slot 3, sets the death of slot 2 to 4, writes record 4 mod 2 with the
+// four entries of pose, stores epoch 4 and wakes readers. Slot 1 is now beyond
+// retention and nobody's pin is in [2, 3): the horizon of pose becomes 3, the pins are
+// looked at once more, and the block of slot 1 is what the next write gets. When the
+// reader lets go of epoch 1, the seal after that gives slot 0 back. Had the reader
+// stored a pin of epoch 2 between the two looks, slot 1 would have stayed; had it come
+// later, it would have seen horizon 3, dropped its pin and tried again at epoch 4.
+//
+// # Its place in the data's way
+//
+//	producer ─ Map ─▶ Session ─ UnmapGroup ─┐  adopt: the block becomes the version
+//	producer ─ Write ───────────────────────┴▶ change ─▶ building ─ Seal ─▶ version ─▶ Reader
+//	                                           scatter: copied, by a Job when it is long
+//
+//	write.go session.go   what may be written, and when         query.go layout.go  which rows
+//	change.go             leases, copies, commits               memory.go arena.go spares.go  blocks
+//	seal.go publish.go    floors, and the order of a seal       reclaim.go          pins and horizons
+//	table.go dictionary.go column.go records.go   what the directory holds
+//	reader*.go            the other half
+//
+// # Invariants
+//
+//  1. An operation that ends with an error or with ErrRetry has changed nothing that
+//     anybody can see: it leases everything before it commits anything.
+//  2. What a version shows never changes: its block, its rows of the layout and its
+//     slot are used again only when it is dead, beyond retention and unpinned, looked
+//     for after its horizon was raised (V3, V4, V8).
+//  3. A seal stores in this order: births of rows, slots, deaths, record, checksum,
+//     epoch (V6). Everything it needs was reserved before; it cannot fail half-way.
+//  4. The unsealed state of a column has exactly the rows of its layout; a layout that
+//     more than one column uses never changes.
+//  5. A block is written to by its owner alone: the store never scatters into an
+//     adopted block (S4), and a producer's block is adopted only whole and in order (M1).
+//  6. Each record, at every moment, equals the truth at its own epoch (B2).
+//  7. A warm tick of Write or UnmapGroup and Seal takes no Go memory, and no system
+//     call but the wake.
+//
+// # When a peer dies or lies
+//
+// A producer that dies takes its sessions along; nothing of them is visible (M3), and
+// its segments serve the next client once no version lies in them (S5). A reader that
+// dies is kept waiting for until its death is proven; then RemovePins forgets its pins
+// and reclaims. Rows and selections must be private copies: what a client can still
+// change is copied, once, by a Job or by the store, and its bytes are only ever moved,
+// never believed. A Reader believes nothing either: whatever the directory says is
+// checked against the segment that it names. When our own books contradict themselves
+// the store panics with the numbers.
+//
+// # Not here
+//
+// Rings, sockets, liveness, and who is told of a seal (packages ring and broker);
+// making and mapping segments (package shm, by the broker through Memory.Grow); what a
+// row's bytes mean (package tensor). The protocol of pins, searched exhaustively, is
+// package snapshot/model.
+package snapshot

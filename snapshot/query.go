@@ -1,0 +1,95 @@
+package snapshot
+
+import (
+	"iter"
+	"slices"
+
+	"callboard/tensor"
+)
+
+// Query is an ordered list of prims. It belongs to one client.
+type Query struct {
+	prims []uint64
+	// The last row map: prim i lies in row cacheRows[i] of layout cacheOf. Every prim
+	// has a row there, so it stays true when the layout grows; only cacheDense does not.
+	cacheOf    *layout
+	cacheRows  []uint32
+	cacheDense bool
+}
+
+// NewQuery makes a query without prims.
+func NewQuery() *Query { return &Query{} }
+
+// Add appends a prim.
+func (q *Query) Add(path uint64) {
+	q.prims = append(q.prims, path)
+	q.cacheOf = nil
+}
+
+// Size is the number of logical elements, duplicates counted.
+func (q *Query) Size() uint64 { return uint64(len(q.prims)) }
+
+// first is a query of the first n prims: what q was before it grew.
+func (q *Query) first(n uint64) *Query { return &Query{prims: q.prims[:n:n]} }
+
+// lookUp fills the query's row map for l and tells whether the query is exactly the
+// layout's rows in order, and how many prims have no row: theirs is absent.
+func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
+	if q.cacheOf == l && (!q.cacheDense || len(l.prims) == len(q.prims)) {
+		return q.cacheRows, q.cacheDense, 0
+	}
+	rows, dense = q.emptyMap(), len(q.prims) == len(l.prims)
+	for i, prim := range q.prims {
+		if row, ok := l.rows[prim]; ok {
+			rows[i] = row
+		} else {
+			missing++
+		}
+		dense = dense && rows[i] == uint32(i)
+	}
+	if missing == 0 {
+		q.cacheOf, q.cacheDense = l, dense
+	}
+	return rows, dense, missing
+}
+
+// emptyMap is the query's own space for a row map, all absent.
+func (q *Query) emptyMap() []uint32 {
+	q.cacheOf = nil
+	q.cacheRows = slices.Grow(q.cacheRows[:0], len(q.prims))[:len(q.prims)]
+	for i := range q.cacheRows {
+		q.cacheRows[i] = absent
+	}
+	return q.cacheRows
+}
+
+// selected is a selection with its resolved count.
+type selected struct {
+	tensor.Selection
+	count uint64
+}
+
+// targets yields the places in the query that are written.
+func (s selected) targets() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for target := range s.Rows(0, s.count) {
+			if !yield(target) {
+				return
+			}
+		}
+	}
+}
+
+// whole tells whether payload row i goes to prim i, for all prims of q.
+func (s *selected) whole(q *Query) bool {
+	return s.IndexMap == nil && s.Mask == nil && s.count == q.Size()
+}
+
+// hashPrims is a hash of a list of path ids: FNV-1a over whole words.
+func hashPrims(prims []uint64) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for _, prim := range prims {
+		h = (h ^ prim) * 0x100000001b3
+	}
+	return h
+}

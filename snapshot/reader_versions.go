@@ -1,0 +1,116 @@
+package snapshot
+
+import (
+	"sync/atomic"
+
+	"callboard/protocol"
+)
+
+// Version is one version of a column as a reader found it. Data is valid as long
+// as the pin that it was found under.
+type Version struct {
+	// Column is the column; nil in a Version that was not found.
+	Column *Column
+	// Birth is the epoch that published it.
+	Birth uint64
+	// Data holds Rows rows of Column.RowBytes bytes, read-only.
+	Data []byte
+	Rows uint64
+	// OrdinalLowest and OrdinalHighest bound the ordinals written in it.
+	OrdinalLowest, OrdinalHighest uint64
+	// LayoutGeneration changes exactly when membership or the row map changes.
+	LayoutGeneration uint64
+	// StampNs is the time of its seal in ns.
+	StampNs uint64
+	// Adopted: the block is a producer's own.
+	Adopted bool
+
+	layout protocol.Ref
+}
+
+// slotCopy is what one look at a slot took.
+type slotCopy struct {
+	birth    uint64
+	block    protocol.BlockRef
+	rows     uint64
+	lowest   uint64
+	highest  uint64
+	layouts  uint64
+	layout   protocol.Ref
+	flags    uint32
+	stampNs  uint64
+	accepted bool
+}
+
+// look reads a slot by rule V4: birth, death, the rest, birth again. A slot that is
+// of another epoch, or is being refilled, is not accepted; a reader never waits for
+// one.
+func look(s *protocol.VersionSlot, epoch uint64) (c slotCopy) {
+	c.birth = atomic.LoadUint64(&s.Birth) // pairs with the stores in Store.fill
+	if c.birth > epoch || c.birth == 0 {
+		return c
+	}
+	if death := atomic.LoadUint64(&s.Death); death <= epoch {
+		return c
+	}
+	c.block = protocol.BlockRef{Segment: atomic.LoadUint64(&s.Block.Segment), OffsetBytes: atomic.LoadUint64(&s.Block.OffsetBytes), LengthBytes: atomic.LoadUint64(&s.Block.LengthBytes)}
+	c.rows = atomic.LoadUint64(&s.Rows)
+	c.lowest, c.highest = atomic.LoadUint64(&s.OrdinalLowest), atomic.LoadUint64(&s.OrdinalHighest)
+	c.layouts = atomic.LoadUint64(&s.LayoutGeneration)
+	c.layout = protocol.Ref{Segment: atomic.LoadUint64(&s.Layout.Segment), OffsetBytes: atomic.LoadUint64(&s.Layout.OffsetBytes)}
+	c.flags = atomic.LoadUint32(&s.Flags)
+	c.stampNs = atomic.LoadUint64(&s.StampNs)
+	c.accepted = atomic.LoadUint64(&s.Birth) == c.birth
+	return c
+}
+
+// find looks for the version of c that is alive at epoch: in the slot that the
+// directory hints at, then through the chain. ok is false for a column that has
+// none, because it was born later.
+//
+// Precondition: the caller's pin on c at epoch has passed the check of rule V2.
+// Then the version's slot, if there is one, is not refilled, and one pass finds it.
+func (r *Reader) find(c *Column, epoch uint64) (s slotCopy, ok bool, err error) {
+	hint := atomic.LoadUint64(&c.entry.LatestSlot)
+	if hint < 1<<31 {
+		page, err := r.slotPage(c, int(hint/protocol.SlotsPerPage))
+		if err != nil {
+			return s, false, err
+		}
+		if page != nil {
+			if s = look(&page.Slots[hint%protocol.SlotsPerPage], epoch); s.accepted {
+				return s, true, nil
+			}
+		}
+	}
+	for n := 0; ; n++ {
+		page, err := r.slotPage(c, n)
+		if err != nil || page == nil {
+			return s, false, err
+		}
+		for i := range page.Slots {
+			if s = look(&page.Slots[i], epoch); s.accepted {
+				return s, true, nil
+			}
+		}
+	}
+}
+
+// version turns a slot into a Version, its bytes checked against their segment.
+func (r *Reader) version(c *Column, s *slotCopy) (Version, error) {
+	v := Version{Column: c, Birth: s.birth, Rows: s.rows, OrdinalLowest: s.lowest, OrdinalHighest: s.highest, LayoutGeneration: s.layouts,
+		StampNs: s.stampNs, Adopted: s.flags&protocol.VersionAdopted != 0, layout: s.layout}
+	size := s.block.LengthBytes
+	if c.Index != protocol.FloorColumn {
+		if c.RowBytes != 0 && s.rows > s.block.LengthBytes/c.RowBytes {
+			return v, corrupt("attribute %q: %d rows of %d bytes do not fit a block of %d bytes", c.Name, s.rows, c.RowBytes, s.block.LengthBytes)
+		}
+		size = s.rows * c.RowBytes
+	}
+	if size == 0 {
+		return v, nil
+	}
+	var err error
+	v.Data, err = r.block(protocol.Ref{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes}, size, "a version's block")
+	return v, err
+}

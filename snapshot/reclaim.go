@@ -1,0 +1,115 @@
+package snapshot
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"callboard/protocol"
+)
+
+// victim is a dead version that no pin was seen to keep.
+type victim struct {
+	column  *column
+	version *version
+}
+
+// noteExcess remembers a column that has versions beyond its retention.
+func (s *Store) noteExcess(c *column) {
+	if len(c.versions) > c.retain && !c.excess {
+		c.excess = true
+		s.excess = append(s.excess, c)
+	}
+}
+
+// reclaim gives back versions that are dead, beyond retention and not pinned
+// (rule V3): look at the pins, raise the horizons, look again. hard: also what
+// only retention keeps.
+func (s *Store) reclaim(hard bool) (freed bool) {
+	if len(s.excess) == 0 || s.reclaiming {
+		return false // a block given back may retire a segment, whose note may need memory
+	}
+	s.reclaiming = true
+	defer func() { s.reclaiming = false }()
+	s.victims = s.victims[:0]
+	s.scanPins()
+	for _, c := range s.excess {
+		keep := c.retain
+		if hard {
+			keep = 1
+		}
+		horizon := c.entry.Horizon
+		for _, v := range c.versions[:max(0, len(c.versions)-keep)] {
+			if v.death > s.epoch {
+				break // only the newest lives; what is being replaced is not dead yet
+			}
+			if s.pinned(c, v) {
+				continue
+			}
+			horizon = max(horizon, v.death)
+			s.victims = append(s.victims, victim{c, v})
+		}
+		if horizon > c.entry.Horizon {
+			atomic.StoreUint64(&c.entry.Horizon, horizon)
+			if horizon > s.root.HorizonAny {
+				atomic.StoreUint64(&s.root.HorizonAny, horizon)
+			}
+		}
+	}
+	if len(s.victims) > 0 {
+		s.scanPins() // after the horizons: whoever pinned meanwhile sees them, or is seen here
+		for _, w := range s.victims {
+			if !s.pinned(w.column, w.version) {
+				s.free(w.column, w.version)
+				freed = true
+			}
+		}
+	}
+	s.excess = slices.DeleteFunc(s.excess, func(c *column) bool {
+		c.excess = len(c.versions) > c.retain
+		return !c.excess
+	})
+	return freed
+}
+
+// reclaimUnderPressure gives up retained states before memory is refused (rule V7).
+func (s *Store) reclaimUnderPressure() bool {
+	for _, c := range s.columns {
+		if len(c.versions) > 1 && !c.excess {
+			c.excess = true
+			s.excess = append(s.excess, c)
+		}
+	}
+	return s.reclaim(true)
+}
+
+func (s *Store) scanPins() {
+	s.pins = s.pins[:0]
+	for _, p := range s.sources {
+		s.pins = p.AppendPins(s.pins)
+	}
+}
+
+// pinned tells whether a pin that was seen keeps v: birth ≤ pin < death.
+func (s *Store) pinned(c *column, v *version) bool {
+	if tear {
+		return false
+	}
+	for _, p := range s.pins {
+		if (p.Attribute == c.index || p.Attribute == protocol.PinAll) && v.birth <= p.Epoch && p.Epoch < v.death {
+			return true
+		}
+	}
+	return false
+}
+
+// free gives a version back: its slot first, then its block (rule V4).
+func (s *Store) free(c *column, v *version) {
+	i := slices.Index(c.versions, v)
+	c.versions = slices.Delete(c.versions, i, i+1)
+	s.records.set(c.slots[v.slot].record, protocol.RecordEntry{})
+	c.freeSlots = append(c.freeSlots, v.slot)
+	s.memory.Drop(v.block)
+	s.memory.Drop(v.layoutBlock)
+	s.counters.Reclaimed++
+	c.cache = v
+}

@@ -1,0 +1,191 @@
+package snapshot
+
+import (
+	"callboard/protocol"
+	"callboard/tensor"
+)
+
+// Session is a reserved block that one client fills (rule M1–M3). Nothing of it
+// exists for others before it is unmapped.
+type Session struct {
+	ID      uint64
+	Owner   any // whose handle it is; compared only
+	target  Target
+	block   *Block
+	rows    uint64
+	row     uint64 // bytes of a row
+	ordinal uint64
+	done    bool // its only group was unmapped
+	busy    bool // a job reads or fills the block
+}
+
+// Map leases a block of the client's own memory for the rows of t (behaviour 175,
+// 176). init says what it holds at first.
+func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows uint64) (*Session, *Job, error) {
+	c, schema, rowBytes, err := s.resolve(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	ordinal, err := s.admit(t, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows := t.Query.Size()
+	if groupRows != 0 && groupRows < rows {
+		return nil, nil, protocol.Errorf(protocol.StatusNotSupported, "group_rows is %d for %d prims: sessions of several groups are not part of this version; use 0", groupRows, rows)
+	}
+	size, err := bytesOf(t.Name, rows, rowBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	if init > protocol.InitCurrent {
+		return nil, nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
+	}
+	block, err := s.memory.Alloc(arena, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.lastSession++
+	m := &Session{ID: s.lastSession, Owner: owner, target: *t, block: block, rows: rows, row: rowBytes, ordinal: ordinal}
+	m.target.Schema = schema
+	m.target.Ordinal = ordinal
+	s.sessions[m.ID] = m
+	if init == protocol.InitNone || size == 0 {
+		return m, nil, nil
+	}
+	fill := s.filling(m, c, init)
+	if size > s.config.CopyInlineBytes {
+		return m, fill, nil
+	}
+	defer fill.Abort() // nothing is left behind when the client's memory is gone
+	fill.Run()
+	return m, nil, nil
+}
+
+// filling prepares what init asks for: zeros, then the sealed values on top.
+func (s *Store) filling(m *Session, c *column, init uint32) *Job {
+	m.busy = true
+	dst := m.block.Hold()
+	var src *Block
+	end := func() {
+		m.busy = false
+		s.memory.Drop(dst)
+		s.memory.Drop(src)
+	}
+	finish := func() (Outcome, error) { end(); return Outcome{}, nil }
+	var from *version
+	if c != nil && init == protocol.InitCurrent {
+		from = c.latest()
+	}
+	if from == nil {
+		return &Job{Bytes: m.rows * m.row, Run: func() { clear(dst.Bytes[:m.rows*m.row]) }, Finish: finish, Abort: end}
+	}
+	rows, _, _ := m.target.Query.lookUp(c.layout)
+	rows = append([]uint32(nil), rows...) // the query may be used for another layout meanwhile
+	src = from.block.Hold()
+	count := from.rows
+	return &Job{
+		Bytes: m.rows * m.row,
+		Run: func() {
+			clear(dst.Bytes[:m.rows*m.row])
+			for i, row := range rows {
+				if uint64(row) < count {
+					copy(dst.Bytes[uint64(i)*m.row:][:m.row], src.Bytes[uint64(row)*m.row:])
+				}
+			}
+		},
+		Finish: finish,
+		Abort:  end,
+	}
+}
+
+// Group describes the session's only group; without a block once it was unmapped.
+func (m *Session) Group() protocol.GroupDescriptor {
+	g := protocol.GroupDescriptor{Session: m.ID, Ordinal: m.ordinal, Rows: m.rows, PrimCount: m.rows,
+		Attempt: 1, Column: protocol.NoColumn, State: protocol.GroupClaimed}
+	if m.target.Next {
+		g.Ordinal = 0
+	}
+	if m.block != nil {
+		g.Block, g.LeaseBytes = m.block.Ref, m.block.Ref.LengthBytes
+		g.Block.LengthBytes = m.rows * m.row
+	}
+	return g
+}
+
+// Name is the attribute's name, Schema its schema, Query its prims.
+func (m *Session) Name() string            { return m.target.Name }
+func (m *Session) Schema() protocol.Schema { return m.target.Schema }
+
+// FindSession gives the session behind a handle of owner.
+func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
+	m := s.sessions[id]
+	if m == nil || m.Owner != owner {
+		return nil, protocol.Errorf(protocol.StatusInvalidHandle, "session %d is unknown or was ended", id)
+	}
+	if m.busy {
+		return nil, ErrRetry
+	}
+	return m, nil
+}
+
+// UnmapGroup commits what the client put into group index. adopt: nobody holds a
+// view of the block any more (rule M1). The lease ends whatever comes of it,
+// except for ErrRetry.
+func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
+	if index != 0 {
+		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: it has 1 group", index, m.ID)
+	}
+	if m.done {
+		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
+	}
+	rows := m.rows
+	if selection.IndexMap == nil && selection.Count != tensor.All && selection.Count < rows {
+		rows = selection.Count // the leading rows of the group
+	}
+	if m.target.Query.Size() != m.rows { // it was extended since
+		m.target.Query = m.target.Query.first(m.rows)
+	}
+	p := payload{bytes: m.block.Bytes[:rows*m.row], rows: rows, selection: selection, staged: m.block, adopt: adopt}
+	out, job, err := s.put(&m.target, p, seal)
+	if err == ErrRetry {
+		return out, nil, err
+	}
+	m.done = true
+	s.counters.Unmaps++
+	if err == nil {
+		out.Handle = m.ID
+	}
+	s.memory.Drop(m.block)
+	m.block = nil
+	return out, job, err
+}
+
+// EndSession forgets a session; without a commit nothing of it becomes visible
+// (rule M3).
+func (s *Store) EndSession(m *Session) {
+	if s.sessions[m.ID] != m {
+		return
+	}
+	delete(s.sessions, m.ID)
+	if m.block != nil {
+		s.counters.Aborts++
+		s.memory.Drop(m.block)
+		m.block = nil
+	}
+}
+
+// Done tells whether everything of the session was handed back.
+func (m *Session) Done() bool { return m.done }
+
+// AbortSessions ends all sessions of an owner and returns how many there were.
+// Their blocks go back to the owner's arena; nobody else leases from it.
+func (s *Store) AbortSessions(owner any) (n int) {
+	for _, m := range s.sessions {
+		if m.Owner == owner {
+			s.EndSession(m)
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,94 @@
+package snapshot
+
+import (
+	"callboard/protocol"
+	"callboard/shm"
+)
+
+// CloseArena gives up a dead client's arena: segments without leased blocks
+// become spares now, the others when their last block is dropped (rule S5).
+func (m *Memory) CloseArena(a *Arena) {
+	a.closed = true
+	for id, seg := range a.segments {
+		if a.pool.SegmentFree(id) {
+			m.spare(seg)
+		}
+	}
+}
+
+// spare takes a segment out of its arena and keeps it warm for the next client.
+func (m *Memory) spare(seg *Segment) {
+	seg.arena.pool.RemoveSegment(seg.ID)
+	delete(seg.arena.segments, seg.ID)
+	seg.arena, seg.Owner = nil, 0
+	if m.spareBytes+uint64(len(seg.Bytes)) > m.LimitBytes/8 {
+		m.retire(seg)
+		return
+	}
+	m.spares = append(m.spares, seg)
+	m.spareBytes += uint64(len(seg.Bytes))
+	if m.table != nil {
+		m.table(seg, protocol.SegmentLive)
+	}
+}
+
+// reuse gives a spare that holds size bytes to arena a.
+func (m *Memory) reuse(a *Arena, size uint64) bool {
+	best := -1
+	for i, seg := range m.spares {
+		if uint64(len(seg.Bytes)) >= shm.SegmentSizeFor(size, protocol.SegmentHeaderBytes) && (best < 0 || len(seg.Bytes) < len(m.spares[best].Bytes)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	seg := m.spares[best]
+	m.spares = append(m.spares[:best], m.spares[best+1:]...)
+	m.spareBytes -= uint64(len(seg.Bytes))
+	m.add(a, seg)
+	return true
+}
+
+func (m *Memory) dropSpares(want uint64) bool {
+	dropped := false
+	for want > 0 && len(m.spares) > 0 {
+		seg := m.spares[len(m.spares)-1]
+		m.spares = m.spares[:len(m.spares)-1]
+		m.spareBytes -= uint64(len(seg.Bytes))
+		want -= min(want, uint64(len(seg.Bytes)))
+		m.retire(seg)
+		dropped = true
+	}
+	return dropped
+}
+
+// Trim retires segments that are wholly free and returns their bytes. The last
+// segment of an arena stays, warm.
+func (m *Memory) Trim() (freedBytes uint64) { return m.trim(1) }
+
+// trim leaves each arena at least keep segments.
+func (m *Memory) trim(keep int) (freedBytes uint64) {
+	for _, seg := range m.segments {
+		a := seg.arena
+		if a == nil || len(a.segments) <= keep || !a.pool.SegmentFree(seg.ID) {
+			continue
+		}
+		a.pool.RemoveSegment(seg.ID)
+		delete(a.segments, seg.ID)
+		freedBytes += uint64(len(seg.Bytes))
+		m.retire(seg)
+	}
+	return freedBytes
+}
+
+func (m *Memory) retire(seg *Segment) {
+	delete(m.segments, seg.ID)
+	m.totalBytes -= uint64(len(seg.Bytes))
+	if m.table != nil {
+		m.table(seg, protocol.SegmentRetired)
+	}
+	if m.Retired != nil {
+		m.Retired(seg)
+	}
+}

@@ -1,0 +1,252 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"callboard/protocol"
+	"callboard/shm"
+	"callboard/tensor"
+)
+
+// floorName is the reserved name of column 0.
+const floorName = "@floor"
+
+// Pin is what a reader stored in one of its slots.
+type Pin struct {
+	Epoch     uint64
+	Attribute uint32
+}
+
+// PinSource is a channel whose pins the store must respect.
+type PinSource interface {
+	// AppendPins appends the pins that are set now.
+	AppendPins([]Pin) []Pin
+}
+
+// Config is what a stage's operator decides.
+type Config struct {
+	Stage            string
+	Host             string
+	Generation       uint64
+	Incarnation      uint64
+	Retain           uint32 // versions that stay readable, the latest one included; 0: 4
+	Handoff          uint32 // protocol.HandoffAdopt or HandoffCopy; HandoffDefault: adopt
+	UnsealedBytesMax uint64 // 0: as much as there is memory
+	PinnedBytesMax   uint64 // by one client (rule V7); 0: a quarter of the memory
+	// CopyInlineBytes is the largest copy that is made at once; more becomes a Job (rule L1). 0: 64 KiB.
+	CopyInlineBytes uint64
+	// OnSeal is told of every epoch that was published, in the loop. Its argument is
+	// valid during the call.
+	OnSeal func(*Sealed)
+}
+
+// Store is a stage's state: the process's own books and their picture in shared
+// memory. One goroutine owns it; only readers in other processes see it at work.
+type Store struct {
+	config   Config
+	memory   *Memory
+	root     *protocol.DirectoryHeader
+	broker   *Arena // versions
+	meta     *Arena // everything that the directory refers to
+	epoch    uint64
+	columns  []*column
+	byName   map[string]*column
+	layouts  map[uint64]*layout // by hash of their prims
+	sources  []PinSource
+	sessions map[uint64]*Session
+	floors   floors
+	excess   []*column // have versions beyond their retention
+	notes    []segmentNote
+
+	attributes, segments table
+	dictionary           dictionary
+	records              records
+
+	recordSlots      uint64
+	lastLayout       uint64
+	layoutGeneration uint64
+	lastSession      uint64
+	firstSlotPage    protocol.Ref // where the last new chain begins
+	unsealedBytes    uint64
+
+	reclaiming bool
+	noting     bool
+
+	pins       []Pin // scratch
+	victims    []victim
+	publishing []*column
+	named      []uint64
+	sealed     Sealed
+	counters   Counters
+}
+
+// Counters are running totals for `info` and the demo.
+type Counters struct {
+	Seals, Adopted, Scattered, AdoptRefused, CopiedBytes, Reclaimed, Writes, Unmaps, Aborts uint64
+}
+
+// NewStore lays out the directory in root (DirectoryBytes long, zeros) and makes
+// column 0. memory.Grow must answer at once here: the first metadata is made now.
+func NewStore(c Config, root []byte, memory *Memory) (*Store, error) {
+	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*column{},
+		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}}
+	s.config.setDefaults(memory)
+	c = s.config
+	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)
+	s.meta = memory.NewArena(protocol.SegmentBroker, 0, "the directory", false)
+	s.floors.byName = map[uint64]uint64{}
+
+	r := s.root
+	r.Header = protocol.RegionHeader{Magic: protocol.MagicDirectory, HeaderBytes: uint32(sizeOf[protocol.DirectoryHeader]()),
+		SizeBytes: uint64(len(root)), Generation: c.Generation, Features: Features}
+	r.BrokerIncarnation, r.StartedNs = c.Incarnation, uint64(time.Now().UnixNano())
+	r.PinnedBytesMax, r.MemoryBytesMax, r.UnsealedBytesMax = c.PinnedBytesMax, memory.LimitBytes, c.UnsealedBytesMax
+	r.IdentityTag = protocol.IdentityTagOf(c.Generation)
+	r.RetainDefault, r.HandoffDefaultMode = c.Retain, c.Handoff
+	copy(r.StageName[:], c.Stage)
+	copy(r.HostName[:], c.Host)
+
+	s.attributes = table{store: s, base: protocol.AttributePageBase, size: sizeOf[protocol.AttributeEntry](), refs: r.AttributePages[:]}
+	s.segments = table{store: s, base: protocol.SegmentPageBase, size: sizeOf[protocol.SegmentEntry](), refs: r.SegmentPages[:]}
+	s.dictionary = dictionary{store: s, ids: [2]map[string]uint64{{}, {}},
+		table: table{store: s, base: protocol.StringPageBase, size: sizeOf[protocol.StringEntry](), refs: r.StringPages[:]}}
+	s.records = newRecords(s)
+	memory.table = s.noteSegment
+	memory.Pressure = s.reclaimUnderPressure
+
+	schema := protocol.Schema{Kind: protocol.KindFixed, DtypeCode: 1, DtypeBits: 64, DtypeLanes: 1, DeviceType: 1}
+	if _, err := s.makeColumn(floorName, schema, 8, 1, protocol.HandoffCopy); err != nil {
+		return nil, fmt.Errorf("laying out the directory: %w", err)
+	}
+	atomic.StoreUint32(&r.Header.Version, protocol.VersionWord)
+	return s, nil
+}
+
+// setDefaults fills in what the operator left open.
+func (c *Config) setDefaults(m *Memory) {
+	if c.Retain == 0 {
+		c.Retain = 4
+	}
+	if c.Handoff == protocol.HandoffDefault {
+		c.Handoff = protocol.HandoffAdopt
+	}
+	if c.UnsealedBytesMax == 0 {
+		c.UnsealedBytesMax = m.LimitBytes
+	}
+	if c.PinnedBytesMax == 0 {
+		c.PinnedBytesMax = m.LimitBytes / 4
+	}
+	if c.CopyInlineBytes == 0 {
+		c.CopyInlineBytes = 64 << 10
+	}
+}
+
+// Features are the feature bits of this store.
+const Features = protocol.FeatureFixed | protocol.FeatureSelection
+
+// metadata leases memory for the directory; its blocks live as long as the stage
+// unless they are layouts or floors.
+func (s *Store) metadata(size uint64) (*Block, error) { return s.memory.Alloc(s.meta, size) }
+
+// segmentNote is an entry of the segment table that is to be written.
+type segmentNote struct {
+	id, sizeBytes, owner uint64
+	sort, state          uint32
+}
+
+// noteSegment writes the directory's entry of a segment, now or, when a page for it
+// cannot be made now, with a later one. Meanwhile readers ask the socket.
+func (s *Store) noteSegment(seg *Segment, state uint32) {
+	s.notes = append(s.notes, segmentNote{seg.ID, uint64(len(seg.Bytes)), seg.Owner, seg.Sort, state})
+	s.writeNotes()
+}
+
+// writeNotes writes the entries that wait, in order. Making a page for one may make
+// a segment, whose note then joins the others.
+func (s *Store) writeNotes() {
+	if s.noting {
+		return
+	}
+	s.noting = true
+	defer func() { s.noting = false }()
+	for len(s.notes) > 0 {
+		n := s.notes[0]
+		raw, err := s.segments.entry(n.id - 1)
+		if err != nil {
+			return
+		}
+		s.notes = slices.Delete(s.notes, 0, 1)
+		e := at[protocol.SegmentEntry](raw, 0)
+		e.Segment, e.SizeBytes, e.Sort = n.id, n.sizeBytes, n.sort
+		atomic.StoreUint64(&e.OwnerIncarnation, n.owner)
+		atomic.StoreUint32(&e.State, n.state)
+		if n.id > s.root.SegmentCount {
+			atomic.StoreUint64(&s.root.SegmentCount, n.id)
+		}
+		if n.state == protocol.SegmentRetired {
+			atomic.AddUint32(&s.root.RetiredCount, 1)
+		}
+	}
+}
+
+// count adds to a counter in shared memory that only the store writes.
+func count(word *uint64, n uint64) { atomic.StoreUint64(word, *word+n) }
+
+// Epoch is the newest published epoch.
+func (s *Store) Epoch() uint64 { return s.epoch }
+
+// EpochWord is the futex word of the epoch.
+func (s *Store) EpochWord() *uint32 { return low32(&s.root.Epoch) }
+
+// Sleeping is the word that tells clients that the broker sleeps (rule R3).
+func (s *Store) Sleeping() *uint32 { return &s.root.Sleeping }
+
+// AddPins registers a channel before its client may pin.
+func (s *Store) AddPins(p PinSource) { s.sources = append(s.sources, p) }
+
+// RemovePins forgets a channel whose process is proven dead (rule I3).
+func (s *Store) RemovePins(p PinSource) {
+	for i, other := range s.sources {
+		if other == p {
+			s.sources = append(s.sources[:i], s.sources[i+1:]...)
+			s.reclaim(false)
+			return
+		}
+	}
+}
+
+// Intern gives the id of a token or a path.
+func (s *Store) Intern(sort uint32, text string) (uint64, error) {
+	if sort != protocol.StringToken && sort != protocol.StringPath {
+		return 0, protocol.Errorf(protocol.StatusInvalidArgument, "string sort is %d: expected %d (token) or %d (path)", sort, protocol.StringToken, protocol.StringPath)
+	}
+	return s.dictionary.intern(sort, text)
+}
+
+// Text resolves an id.
+func (s *Store) Text(id uint64) (string, bool) { return s.dictionary.text(id) }
+
+// StatusError turns any error into one with a Status.
+func StatusError(err error) *protocol.Error {
+	var own *protocol.Error
+	if errors.As(err, &own) {
+		return own
+	}
+	var te *tensor.Error
+	if errors.As(err, &te) {
+		status := protocol.StatusInvalidArgument
+		if te.Code == tensor.NotSupported {
+			status = protocol.StatusNotSupported
+		}
+		return &protocol.Error{Status: status, Text: te.Text}
+	}
+	var full *shm.NoSpaceError
+	if errors.As(err, &full) {
+		return &protocol.Error{Status: protocol.StatusOutOfMemory, Text: full.Error()}
+	}
+	return &protocol.Error{Status: protocol.StatusInternal, Text: err.Error()}
+}

@@ -1,0 +1,247 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+
+	"callboard/protocol"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What follows reads the shared bytes alone, as another process would.
+
+func (f *fixture) header() *protocol.DirectoryHeader {
+	return at[protocol.DirectoryHeader](f.root, 0)
+}
+
+func (f *fixture) bytes(segment, offset, length uint64) []byte {
+	seg := f.memory.Segment(segment)
+	require.NotNil(f.t, seg, "the directory refers to segment %d", segment)
+	require.LessOrEqual(f.t, offset+length, uint64(len(seg.Bytes)))
+	return seg.Bytes[offset : offset+length]
+}
+
+// walkEntry is entry i of a doubling table.
+func walkEntry[T any](f *fixture, base uint64, refs []protocol.Ref, i uint64) *T {
+	page, place := protocol.PagePlace(base, i)
+	size := sizeOf[T]()
+	return at[T](f.bytes(refs[page].Segment, refs[page].OffsetBytes+place*size, size), 0)
+}
+
+func (f *fixture) attribute(column uint32) *protocol.AttributeEntry {
+	return walkEntry[protocol.AttributeEntry](f, protocol.AttributePageBase, f.header().AttributePages[:], uint64(column))
+}
+
+// versionAt is the slot of the version that shows a column at an epoch, nil if none
+// does. There are never two.
+func (f *fixture) versionAt(column uint32, epoch uint64) (found *protocol.VersionSlot) {
+	e := f.attribute(column)
+	for place, n := e.SlotPages, uint64(0); place.Segment != 0; {
+		page := at[protocol.SlotPage](f.bytes(place.Segment, place.OffsetBytes, sizeOf[protocol.SlotPage]()), 0)
+		require.EqualValues(f.t, column, page.Attribute)
+		require.Equal(f.t, n, page.FirstSlot)
+		for i := range page.Slots {
+			if s := &page.Slots[i]; s.Birth <= epoch && epoch < s.Death {
+				require.Nil(f.t, found, "column %d has two versions at epoch %d", column, epoch)
+				found = s
+			}
+		}
+		n += protocol.SlotsPerPage
+		place = page.Next
+	}
+	return found
+}
+
+// rowsAt are a column's rows by path id.
+func (f *fixture) rowsAt(column uint32, epoch uint64) map[uint64]string {
+	v := f.versionAt(column, epoch)
+	if v == nil {
+		return nil
+	}
+	rowBytes := f.attribute(column).RowBytes
+	require.Equal(f.t, v.Rows*rowBytes, v.Block.LengthBytes)
+	data := f.bytes(v.Block.Segment, v.Block.OffsetBytes, v.Block.LengthBytes)
+	head := sizeOf[protocol.LayoutHeader]()
+	capacity := at[protocol.LayoutHeader](f.bytes(v.Layout.Segment, v.Layout.OffsetBytes, head), 0).Capacity
+	require.LessOrEqual(f.t, v.Rows, capacity)
+	rows := slice[protocol.LayoutRow](f.bytes(v.Layout.Segment, v.Layout.OffsetBytes+head, capacity*sizeOf[protocol.LayoutRow]()), 0, int(capacity))
+	got := map[uint64]string{}
+	for i := range v.Rows {
+		require.LessOrEqual(f.t, rows[i].Birth, v.Birth, "row %d of a version is not born with it", i)
+		require.EqualValues(f.t, uint64(protocol.Infinite), rows[i].Death)
+		require.NotContains(f.t, got, rows[i].PathID, "a prim has two rows")
+		got[rows[i].PathID] = string(data[i*rowBytes : (i+1)*rowBytes])
+	}
+	return got
+}
+
+// floorsAt are the floors of an epoch, those by name by token id (rule V9).
+func (f *fixture) floorsAt(epoch uint64) (protocol.FloorTable, map[uint64]uint64) {
+	v := f.versionAt(protocol.FloorColumn, epoch)
+	require.NotNil(f.t, v, "epoch %d has no floors", epoch)
+	data := f.bytes(v.Block.Segment, v.Block.OffsetBytes, v.Block.LengthBytes)
+	table := *at[protocol.FloorTable](data, 0)
+	rows := map[uint64]uint64{}
+	for _, r := range slice[protocol.FloorRow](data, sizeOf[protocol.FloorTable](), int(table.Count)) {
+		rows[r.NameID] = r.Floor
+	}
+	require.Len(f.t, rows, int(table.Count))
+	require.Equal(f.t, floorTableBytes(len(rows)), v.Block.LengthBytes)
+	return table, rows
+}
+
+// wantedRecord is a version as the recovery record should tell it.
+type wantedRecord struct {
+	column *column
+	entry  protocol.RecordEntry
+}
+
+func (f *fixture) versionRecords() (all []wantedRecord) {
+	for _, c := range f.store.columns {
+		for _, v := range c.versions {
+			all = append(all, wantedRecord{c, v.record(c)})
+		}
+	}
+	return all
+}
+
+// expectRecord notes what the record of the newest epoch must say: all that there
+// was before the step, replaced or not, and what is new (rule B2).
+func (f *fixture) expectRecord() {
+	epoch := f.store.epoch
+	want := map[protocol.RecordEntry]bool{}
+	for _, w := range f.before {
+		if w.entry.Death == protocol.Infinite && w.column.latest().birth == epoch {
+			w.entry.Death = epoch
+		}
+		want[w.entry] = true
+	}
+	for _, c := range f.store.columns {
+		if v := c.latest(); v != nil && v.birth == epoch {
+			want[v.record(c)] = true
+		}
+	}
+	f.expected[epoch%2], f.epochs[epoch%2] = want, epoch
+}
+
+// checkRecords verifies both recovery records, byte for byte (rule B2).
+func (f *fixture) checkRecords() {
+	for k := range f.epochs {
+		if f.epochs[k] == 0 {
+			continue
+		}
+		h := &f.header().Records[k]
+		require.Equal(f.t, f.epochs[k], h.Epoch)
+		require.Equal(f.t, protocol.RecordChecksum(h), h.Checksum)
+		sum, got := uint64(0), map[protocol.RecordEntry]bool{}
+		for i := range h.EntryCount {
+			e := walkEntry[protocol.RecordEntry](f, protocol.RecordPageBase, h.Pages[:], i)
+			sum += protocol.RecordEntryHash(i, e)
+			if e.Birth != 0 {
+				got[*e] = true
+			}
+		}
+		require.Equal(f.t, h.EntrySum, sum)
+		require.Equal(f.t, f.expected[k], got, "record %d of epoch %d", k, h.Epoch)
+	}
+}
+
+// checkBooks counts every reference to every block, and every byte that is unsealed.
+func (f *fixture) checkBooks() {
+	require.Empty(f.t, f.jobs)
+	s := f.store
+	refs := map[*Block]int{}
+	hold := func(b *Block) {
+		if b != nil {
+			refs[b]++
+		}
+	}
+	unsealed, layouts, slotPages := uint64(0), map[*layout]int{}, 0
+	for _, c := range s.columns {
+		for _, v := range c.versions {
+			hold(v.block)
+			hold(v.layoutBlock)
+		}
+		if c.building != nil {
+			hold(c.building.block)
+			unsealed += c.building.block.Ref.LengthBytes
+		}
+		if c.layout != nil {
+			layouts[c.layout]++
+		}
+		require.Zero(f.t, len(c.slots)%protocol.SlotsPerPage)
+		require.Len(f.t, c.slots, len(c.versions)+len(c.freeSlots), "slots of column %d", c.index)
+		slotPages += len(c.slots) / protocol.SlotsPerPage
+	}
+	for l, users := range layouts {
+		hold(l.block)
+		require.Equal(f.t, users, l.users, "users of layout %d", l.id)
+		require.Len(f.t, l.shared, len(l.prims))
+	}
+	for key, l := range s.layouts {
+		require.Contains(f.t, layouts, l, "a layout that nobody uses")
+		require.Equal(f.t, hashPrims(l.prims), key)
+	}
+	for _, m := range s.sessions {
+		hold(m.block)
+	}
+	for _, b := range s.floors.spares {
+		hold(b)
+	}
+	require.Equal(f.t, unsealed, s.unsealedBytes)
+	require.Zero(f.t, s.floors.promised)
+
+	blocks := map[*Arena]int{}
+	for b, n := range refs {
+		require.Equal(f.t, n, b.refs, "references of a block of %s", b.arena.Label)
+		blocks[b.arena]++
+	}
+	pages := slotPages
+	for _, t := range []*table{&s.attributes, &s.segments, &s.dictionary.table, &s.records.tables[0], &s.records.tables[1]} {
+		pages += len(t.pages)
+	}
+	if s.dictionary.block != nil {
+		pages++ // texts: they fit one block here
+	}
+	blocks[s.meta] += pages
+	held := uint64(0)
+	for _, seg := range f.memory.segments {
+		held += uint64(len(seg.Bytes))
+		if seg.arena != nil {
+			if _, ok := blocks[seg.arena]; !ok {
+				blocks[seg.arena] = 0
+			}
+		}
+	}
+	for a, n := range blocks {
+		require.Equal(f.t, n, a.blocks, "blocks of %s", a.Label)
+		require.Equal(f.t, n, a.pool.Stats().Blocks, "pool of %s", a.Label)
+	}
+	for _, r := range f.grow {
+		held += r.SizeBytes
+	}
+	require.Equal(f.t, held, f.memory.totalBytes)
+	f.checkSegments()
+}
+
+// checkSegments verifies the directory's table of segments against those that are.
+func (f *fixture) checkSegments() {
+	require.Empty(f.t, f.store.notes)
+	h := f.header()
+	live, retired := map[uint64]uint64{}, uint32(0)
+	for id := uint64(1); id <= h.SegmentCount; id++ {
+		switch e := walkEntry[protocol.SegmentEntry](f, protocol.SegmentPageBase, h.SegmentPages[:], id-1); e.State {
+		case protocol.SegmentLive:
+			require.Equal(f.t, id, e.Segment)
+			live[id] = e.OwnerIncarnation
+		case protocol.SegmentRetired:
+			retired++
+		}
+	}
+	require.Equal(f.t, slices.Sorted(maps.Keys(f.memory.segments)), slices.Sorted(maps.Keys(live)))
+	for id, owner := range live {
+		require.Equal(f.t, f.memory.segments[id].Owner, owner)
+	}
+	require.Equal(f.t, h.RetiredCount, retired)
+}
