@@ -1,0 +1,275 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"callboard/control"
+	"callboard/protocol"
+	"callboard/ring"
+	"callboard/shm"
+	"callboard/snapshot"
+)
+
+// AttachSocket is the attach socket's name in the runtime directory.
+const AttachSocket = "attach.sock"
+
+// Broker serves one stage from Start until Close.
+type Broker struct {
+	config      Config
+	host        string
+	incarnation uint64
+	runtimeDir  string
+	stageDir    string
+	generation  shm.Generation
+	locks       []*shm.DirLock
+
+	directory, doorbell       *shm.Object
+	directoryMap, doorbellMap *shm.Mapping
+
+	nats     *control.Server
+	service  *control.Service
+	announce *control.Announcer
+	listener *shm.Listener
+
+	// The loop's own.
+	store     *snapshot.Store
+	memory    *snapshot.Memory
+	bell      *ring.Bell
+	clients   []*client
+	objects   map[uint64]*segmentObject
+	notes     []control.Change
+	entries   [drainBatch]protocol.SubmissionEntry
+	stopping  bool
+	active    bool // there was work a moment ago: sleep in the fast way
+	sleepOnce func()
+
+	mailbox mailbox
+	jobs    chan *copyJob
+	ctx     context.Context
+	cancel  context.CancelFunc
+	workers sync.WaitGroup
+	looping sync.WaitGroup
+	pending atomic.Int64 // segments being made
+	closing sync.Once
+}
+
+// segmentObject is a segment's object and the broker's own mapping of it.
+type segmentObject struct {
+	object  *shm.Object
+	mapping *shm.Mapping
+}
+
+// Start makes the stage's memory, starts NATS and serves clients until Close. It
+// removes what an earlier broker of this stage left (rule S1). Errors say what is
+// in the way: another broker of the stage, no room in /dev/shm, a taken port.
+func Start(config Config) (*Broker, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{}, jobs: make(chan *copyJob, 64)}
+	b.sleepOnce = b.sleep
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if err := b.start(); err != nil {
+		b.cancel()
+		b.tearDown()
+		return nil, fmt.Errorf("starting stage %q: %w", config.Stage, err)
+	}
+	return b, nil
+}
+
+func (b *Broker) start() (err error) {
+	if b.runtimeDir, err = shm.RuntimeDir(b.config.Stage); err != nil {
+		return err
+	}
+	b.stageDir = shm.ShmDir(b.config.ShmDir, b.config.Stage)
+	for _, dir := range []string{b.runtimeDir, b.stageDir} {
+		lock, err := lockMade(dir)
+		if err != nil {
+			if errors.Is(err, shm.ErrLocked) {
+				return fmt.Errorf("a broker of this stage is running already: %w; use another --stage, or stop that one", err)
+			}
+			return err
+		}
+		b.locks = append(b.locks, lock)
+	}
+	swept, err := shm.Sweep(b.stageDir, 0)
+	if err != nil {
+		return err
+	}
+	for _, path := range swept {
+		b.config.Log.Info("removed what an earlier broker left", "path", path)
+	}
+	if b.generation, err = shm.NewGeneration(b.stageDir); err != nil {
+		return err
+	}
+	if err := b.makeMemory(); err != nil {
+		return err
+	}
+	if err := b.startNATS(); err != nil {
+		return err
+	}
+	if b.listener, err = shm.Listen(filepath.Join(b.runtimeDir, AttachSocket)); err != nil {
+		return err
+	}
+	for range copyWorkers {
+		b.workers.Go(b.copyWorker)
+	}
+	b.looping.Go(b.loop)
+	b.workers.Go(b.accept)
+	return nil
+}
+
+// lockMade makes a directory and locks it; somebody who leaves may remove it in
+// between, then it is made again.
+func lockMade(dir string) (lock *shm.DirLock, err error) {
+	for range 10 {
+		if err = shm.MakeDir(dir); err != nil {
+			return nil, err
+		}
+		if lock, err = shm.LockDir(dir); err == nil || errors.Is(err, shm.ErrLocked) {
+			return lock, err
+		}
+	}
+	return nil, err
+}
+
+// makeMemory makes the directory, the doorbell and the store.
+func (b *Broker) makeMemory() (err error) {
+	if b.directory, b.directoryMap, err = b.makeObject("directory", protocol.DirectoryBytes); err != nil {
+		return err
+	}
+	if b.doorbell, b.doorbellMap, err = b.makeObject("doorbell", protocol.DoorbellBytes); err != nil {
+		return err
+	}
+	writeRegionHeader(b.doorbellMap.Bytes(), protocol.MagicDoorbell, b.generation.Number, 0, 0)
+	if b.bell, err = ring.NewBell(b.doorbellMap.Bytes(), b.directoryMap.Bytes()); err != nil {
+		return err
+	}
+	b.memory = snapshot.NewMemory(b.config.MemoryBytes)
+	b.memory.Grow = b.growNow
+	b.memory.Retired = b.retireSegment
+	b.memory.Holders = b.holders
+	b.store, err = snapshot.NewStore(snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
+		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
+		OnSeal: b.onSeal}, b.directoryMap.Bytes(), b.memory)
+	b.memory.Grow = b.grow
+	return err
+}
+
+// makeObject makes an object of the generation and maps it. When somebody removed
+// the generation's directory it is made again: names matter for recovery only
+// (field report A1).
+func (b *Broker) makeObject(name string, size uint64) (*shm.Object, *shm.Mapping, error) {
+	object, err := shm.CreateObject(b.generation.Path, name, size)
+	if err != nil && !dirExists(b.generation.Path) {
+		if err = shm.MakeDir(b.generation.Path); err == nil {
+			object, err = shm.CreateObject(b.generation.Path, name, size)
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	mapping, err := object.Map(true)
+	if err != nil {
+		_ = object.Remove()
+		_ = object.Close()
+		return nil, nil, err
+	}
+	return object, mapping, nil
+}
+
+// Stage, RuntimeDir and NATSURL tell where the stage is to be found.
+func (b *Broker) Stage() string      { return b.config.Stage }
+func (b *Broker) RuntimeDir() string { return b.runtimeDir }
+func (b *Broker) NATSURL() string    { return b.nats.Info().URL }
+
+// MemoryDir is the directory of the stage's objects.
+func (b *Broker) MemoryDir() string { return b.generation.Path }
+
+// MemoryBytes is the limit of all segments.
+func (b *Broker) MemoryBytes() uint64 { return b.config.MemoryBytes }
+
+// Close ends all sessions and removes everything that the stage made. Views that
+// clients hold stay valid in their own mappings.
+func (b *Broker) Close() {
+	b.closing.Do(func() {
+		_ = b.listener.Close()
+		b.mailbox.post(func() { b.stopping = true })
+		b.ring()
+		b.looping.Wait()
+		b.cancel()
+		b.workers.Wait()
+		b.tearDown()
+	})
+}
+
+// tearDown undoes start, as far as it came.
+func (b *Broker) tearDown() {
+	if b.announce != nil {
+		b.announce.Health(control.HealthEvent{Level: control.LevelInfo, Code: control.HealthBye, Text: "the broker stops and removes the stage"})
+		if err := b.announce.Close(closeWait); err != nil {
+			b.config.Log.Warn("announcements were lost at the end", "error", err)
+		}
+	}
+	if b.service != nil {
+		_ = b.service.Stop()
+	}
+	if b.nats != nil {
+		_ = b.nats.Close()
+	}
+	for _, c := range b.clients {
+		c.free()
+	}
+	for _, s := range b.objects {
+		_ = s.mapping.Close()
+		_ = s.object.Close()
+	}
+	for _, m := range []*shm.Mapping{b.directoryMap, b.doorbellMap} {
+		if m != nil {
+			_ = m.Close()
+		}
+	}
+	for _, o := range []*shm.Object{b.directory, b.doorbell} {
+		if o != nil {
+			_ = o.Close()
+		}
+	}
+	if b.generation.Path != "" {
+		if err := shm.RemoveGeneration(b.generation); err != nil {
+			b.config.Log.Warn("removing the stage's memory", "error", err)
+		}
+	}
+	if len(b.locks) == 2 {
+		removeRuntimeFiles(b.runtimeDir)
+	}
+	for i, dir := range []string{b.runtimeDir, b.stageDir} {
+		if i < len(b.locks) {
+			if err := shm.LeaveDir(dir); err != nil {
+				b.config.Log.Warn("leaving a directory", "error", err)
+			}
+			_ = b.locks[i].Unlock()
+		}
+	}
+}
+
+const closeWait = 2 * time.Second
+
+// randomID is a random identity, never 0 (rule I1).
+func randomID() uint64 {
+	var raw [8]byte
+	for {
+		_, _ = rand.Read(raw[:]) // never fails, it says
+		if id := binary.LittleEndian.Uint64(raw[:]); id != 0 {
+			return id
+		}
+	}
+}

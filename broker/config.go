@@ -1,0 +1,82 @@
+package broker
+
+import (
+	"fmt"
+	"log/slog"
+
+	"callboard/control"
+	"callboard/protocol"
+	"callboard/shm"
+)
+
+// Version is the broker's own version.
+const Version = "0.1.0"
+
+// Config is what an operator decides. The zero value of a field takes the default.
+type Config struct {
+	// Stage is the stage's name; "default".
+	Stage string
+	// ShmDir is where shared memory lies; /dev/shm.
+	ShmDir string
+	// MemoryBytes bounds all segments of the stage; half of the file system.
+	MemoryBytes uint64
+	// UnsealedBytes bounds what waits for a seal; a quarter of MemoryBytes.
+	UnsealedBytes uint64
+	// PinnedBytes bounds what one client may pin; a quarter of MemoryBytes (rule V7).
+	PinnedBytes uint64
+	// Retain is how many versions of an attribute stay readable; 4.
+	Retain uint32
+	// Handoff is protocol.HandoffAdopt (default) or HandoffCopy.
+	Handoff uint32
+	// NATSPort is the embedded server's port; a free one.
+	NATSPort int
+	// External is a NATS server that somebody else runs; the embedded one.
+	External *control.External
+	// Log gets what an operator should know; nothing.
+	Log *slog.Logger
+}
+
+// withDefaults fills in defaults and refuses what cannot be.
+func (c Config) withDefaults() (Config, error) {
+	if c.Stage == "" {
+		c.Stage = "default"
+	}
+	if err := shm.CheckStage(c.Stage); err != nil {
+		return c, err
+	}
+	if c.ShmDir == "" {
+		c.ShmDir = "/dev/shm"
+	}
+	if c.MemoryBytes == 0 {
+		total, _, err := shm.FileSystem(c.ShmDir)
+		if err != nil {
+			return c, err
+		}
+		c.MemoryBytes = total / 2
+	}
+	if c.MemoryBytes < memoryMin {
+		return c, fmt.Errorf("memory is %d bytes: a stage needs at least %d; raise --memory, or the size of %s (containers: --shm-size)", c.MemoryBytes, uint64(memoryMin), c.ShmDir)
+	}
+	if c.UnsealedBytes == 0 {
+		c.UnsealedBytes = c.MemoryBytes / 4
+	}
+	if c.PinnedBytes == 0 {
+		c.PinnedBytes = c.MemoryBytes / 4
+	}
+	if c.Retain == 0 {
+		c.Retain = 4
+	}
+	if c.Handoff == protocol.HandoffDefault {
+		c.Handoff = protocol.HandoffAdopt
+	}
+	if c.Handoff > protocol.HandoffCopy {
+		return c, fmt.Errorf("handoff is %d: expected adopt or copy", c.Handoff)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// memoryMin is room for the directory, the versions and one client.
+const memoryMin = 4 << 20

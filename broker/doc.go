@@ -1,0 +1,37 @@
+// Package broker serves one stage: it makes the shared memory, attaches clients,
+// runs their operations and announces what happens.
+//
+// # What it is
+//
+// One goroutine, the stage loop, owns the store, all rings and all leases.
+// Everything that may take long runs beside it and comes back through a mailbox:
+// making segments, big copies, talking over sockets, NATS.
+//
+// # Its place in the data's way
+//
+//	attach socket ──▶ session.go ──▶ mailbox ─┐
+//	rings ─────────▶ loop.go ──▶ operations.go ──▶ snapshot.Store ──▶ readers
+//	                     │  jobs.go (copies, new segments)
+//	                     └▶ announce.go ──▶ NATS          describe.go ◀── NATS
+//
+// # Invariants
+//
+//	K1 Only the loop touches the store, a client's rings, queries and sessions.
+//	K2 The loop never waits: not for a socket, a copy, the file system or NATS.
+//	K3 Each op that was drained gets exactly one completion, unless its session ends.
+//	K4 A channel's pins count from before its client learns of it until its process
+//	   is proven dead (rules I2, I3).
+//	K5 A lease of a client that hung up is not used again before that proof (rule S5).
+//
+// # When a peer dies or lies
+//
+// A hang-up ends the session: map sessions are aborted, queries released; the
+// channel and the client's segments stay until its lock is free. A malformed ring
+// entry, a garbled message or a truncated object ends that session with a text; a
+// wrong value fails its op alone (rules R5, S3).
+//
+// # Not here
+//
+// What a seal does (package snapshot), how rings work (package ring), what travels
+// over NATS (package control), the command line (cmd/broker).
+package broker

@@ -1,0 +1,152 @@
+package broker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"callboard/protocol"
+	"callboard/shm"
+	"callboard/snapshot"
+)
+
+// copyWorkers is the size of the pool that makes long copies (rule L1).
+const copyWorkers = 2
+
+// copyJob is a copy on its way, and the op that waits for it.
+type copyJob struct {
+	client *client
+	entry  protocol.SubmissionEntry
+	out    outcome
+	job    *snapshot.Job
+}
+
+// startCopy hands a job to the pool; the client's next op waits until it is done.
+func (b *Broker) startCopy(c *client, e protocol.SubmissionEntry, out outcome, job *snapshot.Job) {
+	c.copying = true
+	w := &copyJob{client: c, entry: e, out: out, job: job}
+	select {
+	case b.jobs <- w:
+	default: // more clients copy than the queue holds
+		go func() {
+			select {
+			case b.jobs <- w:
+			case <-b.ctx.Done():
+			}
+		}()
+	}
+}
+
+func (b *Broker) copyWorker() {
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case w := <-b.jobs:
+			fault := shm.Guard(w.job.Run)
+			b.later(func() { b.endCopy(w, fault) })
+		}
+	}
+}
+
+// endCopy ends a job in the loop.
+func (b *Broker) endCopy(w *copyJob, fault error) {
+	c := w.client
+	c.copying = false
+	if fault != nil {
+		w.job.Abort()
+		b.end(c, protocol.Errorf(protocol.StatusSessionEnded, "the memory of this client cannot be read any more: %v", fault))
+		return
+	}
+	got, err := w.job.Finish()
+	w.out.merge(got)
+	fault = shm.Guard(func() {
+		b.complete(c, &w.entry, w.out, err)
+		if c.attached {
+			c.server.Flush()
+		}
+	})
+	if fault != nil {
+		b.end(c, protocol.Errorf(protocol.StatusSessionEnded, "the memory of this client cannot be read any more: %v", fault))
+	}
+}
+
+// grow makes a segment beside the loop.
+func (b *Broker) grow(r snapshot.GrowRequest) {
+	b.pending.Add(1)
+	b.workers.Go(func() {
+		object, seg, failed := b.makeSegment(r)
+		b.pending.Add(-1)
+		if !b.mailbox.post(func() { b.grown(r, object, seg, failed) }) && object != nil {
+			object.discard()
+			return
+		}
+		b.ring()
+	})
+}
+
+// growNow makes a segment at once; only before the loop runs.
+func (b *Broker) growNow(r snapshot.GrowRequest) {
+	b.grown(r, nil, nil, nil)
+}
+
+// grown puts a new segment into service, in the loop.
+func (b *Broker) grown(r snapshot.GrowRequest, object *segmentObject, seg *snapshot.Segment, failed *protocol.Error) {
+	if object == nil && failed == nil {
+		object, seg, failed = b.makeSegment(r)
+	}
+	if failed == nil {
+		b.objects[r.ID] = object
+	} else {
+		b.config.Log.Warn("no new segment", "bytes", r.SizeBytes, "for", r.Arena.Label, "error", failed.Text)
+	}
+	b.memory.Grown(r, seg, failed)
+}
+
+func (b *Broker) makeSegment(r snapshot.GrowRequest) (*segmentObject, *snapshot.Segment, *protocol.Error) {
+	object, mapping, err := b.makeObject(fmt.Sprintf("segment-%d", r.ID), r.SizeBytes)
+	if err != nil {
+		return nil, nil, snapshot.StatusError(err)
+	}
+	if r.Arena.Sort == protocol.SegmentBroker {
+		_ = mapping.Populate(true) // faster first copies; nothing depends on it
+	}
+	writeRegionHeader(mapping.Bytes(), protocol.MagicSegment, b.generation.Number, r.ID, r.Arena.Owner)
+	return &segmentObject{object, mapping}, &snapshot.Segment{ID: r.ID, Bytes: mapping.Bytes()}, nil
+}
+
+// retireSegment takes a segment out of the machine. Nothing of ours refers to it;
+// mappings of clients stay until they notice.
+func (b *Broker) retireSegment(seg *snapshot.Segment) {
+	if object := b.objects[seg.ID]; object != nil {
+		delete(b.objects, seg.ID)
+		object.discard()
+	}
+}
+
+func (s *segmentObject) discard() {
+	_ = s.mapping.Close()
+	_ = s.object.Remove()
+	_ = s.object.Close()
+}
+
+func dirExists(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// removeRuntimeFiles removes what this broker wrote for clients to find it.
+func removeRuntimeFiles(dir string) {
+	for _, name := range []string{AttachSocket, "nats.json"} {
+		_ = os.Remove(filepath.Join(dir, name))
+	}
+}
+
+// writeRegionHeader makes the first bytes of an object; its version comes last.
+func writeRegionHeader(mem []byte, magic, generation, id, owner uint64) {
+	h := regionHeader(mem)
+	h.Magic, h.HeaderBytes, h.SizeBytes = magic, uint32(regionHeaderBytes), uint64(len(mem))
+	h.Generation, h.RegionID, h.OwnerIncarnation, h.Features = generation, id, owner, snapshot.Features
+	atomic.StoreUint32(&h.Version, protocol.VersionWord)
+}

@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"errors"
+	"runtime"
+	"time"
+
+	"callboard/protocol"
+	"callboard/shm"
+	"callboard/snapshot"
+)
+
+const (
+	// drainBatch is how many entries of one client are looked at before the next client's turn.
+	drainBatch = 64
+	// activeFor is how long after the last work the loop sleeps in the fast way.
+	activeFor = 5 * time.Millisecond
+	// activeWait and idleWait bound a sleep (rule R3).
+	activeWait = time.Millisecond
+	idleWait   = 100 * time.Millisecond
+)
+
+// loop is the stage loop: it owns everything of the stage until it stops.
+func (b *Broker) loop() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	lastWork := time.Now()
+	for !b.stopping {
+		if b.turn() {
+			lastWork = time.Now()
+			continue
+		}
+		b.active = time.Since(lastWork) < activeFor
+		if err := shm.Guard(b.sleepOnce); err != nil {
+			b.mendDoorbell(err)
+		}
+	}
+	for _, work := range b.mailbox.end() {
+		work()
+	}
+	b.endAll()
+}
+
+// sleep waits until somebody rings, unless there is work already (rule R3).
+func (b *Broker) sleep() {
+	value := b.bell.Arm()
+	if !b.anyWork() {
+		wait, limit := b.bell.Wait, idleWait
+		if b.active {
+			wait, limit = b.bell.WaitRaw, activeWait
+		}
+		if err := wait(value, limit); err != nil {
+			b.config.Log.Error("waiting on the doorbell", "error", err)
+			time.Sleep(activeWait)
+		}
+	}
+	b.bell.Disarm()
+}
+
+// mendDoorbell gives a doorbell that a client truncated its page back (rule S3).
+func (b *Broker) mendDoorbell(fault error) {
+	b.config.Log.Error("the doorbell was truncated by a process of this user; it is made whole", "error", fault)
+	b.health("error", "doorbell", "the doorbell was truncated by a process of this user", nil)
+	if err := b.doorbell.File().Truncate(protocol.DoorbellBytes); err != nil {
+		b.config.Log.Error("the doorbell cannot be made whole", "error", err)
+		time.Sleep(activeWait)
+	}
+}
+
+// ring wakes the loop from another goroutine.
+func (b *Broker) ring() {
+	// A fault here is met by the loop as well, and mended there.
+	_ = shm.Guard(b.bell.Ring)
+}
+
+// turn does the work that is there now and tells whether there was any.
+func (b *Broker) turn() (worked bool) {
+	for _, work := range b.mailbox.take() {
+		work()
+		worked = true
+	}
+	if worked { // memory came, a copy ended: what had to wait may go on
+		for _, c := range b.clients {
+			c.stalled = false
+		}
+	}
+	for _, c := range b.clients {
+		if c.attached {
+			worked = b.serve(c) || worked
+		}
+	}
+	return worked
+}
+
+func (b *Broker) anyWork() bool {
+	if b.mailbox.pending() {
+		return true
+	}
+	for _, c := range b.clients {
+		// A fault counts as work: the client's turn meets it and ends the session.
+		if c.attached && (shm.Guard(c.look) != nil || c.worked) {
+			return true
+		}
+	}
+	return false
+}
+
+// serve gives a client its turn. A memory fault in its objects ends its session
+// (rule S3).
+func (b *Broker) serve(c *client) (worked bool) {
+	c.worked = false
+	if err := shm.Guard(c.turn); err != nil {
+		b.end(c, protocol.Errorf(protocol.StatusSessionEnded, "the memory of this client cannot be read any more: %v", err))
+	}
+	return c.worked
+}
+
+// run is a client's turn: entries that wait first, then new ones, until one must
+// wait or a batch is done.
+func (b *Broker) run(c *client) {
+	if !c.runnable() {
+		return
+	}
+	defer c.server.Flush()
+	if len(c.waiting) == 0 {
+		n, err := c.server.Drain(b.entries[:])
+		c.waiting = append(c.waiting[:0], b.entries[:n]...)
+		if err != nil {
+			b.end(c, protocol.Errorf(protocol.StatusSessionEnded, "malformed ring entry: %v", err))
+			return
+		}
+	}
+	for len(c.waiting) > 0 && c.attached {
+		e := c.waiting[0]
+		c.worked = true
+		out, job, err := b.execute(c, &e)
+		if errors.Is(err, snapshot.ErrRetry) {
+			c.stalled = true
+			return
+		}
+		c.waiting = c.waiting[1:]
+		if job != nil {
+			b.startCopy(c, e, out, job)
+			return
+		}
+		b.complete(c, &e, out, err)
+	}
+}
+
+// complete writes an op's completion: its outcome, or the text of its error.
+func (b *Broker) complete(c *client, e *protocol.SubmissionEntry, out outcome, err error) {
+	if !c.attached {
+		return
+	}
+	done := protocol.CompletionEntry{OpID: e.OpID, Handle: out.Handle, Value: out.Value, Ordinal: out.Ordinal, Epoch: out.Epoch,
+		Count: out.Count, Flags: out.Flags, ResultBytes: out.resultBytes}
+	if done.Ordinal == 0 {
+		done.Ordinal = e.Ordinal
+	}
+	if done.Epoch == 0 {
+		done.Epoch = b.store.Epoch()
+	}
+	if err != nil {
+		failure := snapshot.StatusError(err)
+		done.Status = uint32(failure.Status)
+		room, roomErr := c.server.Result(e.ResultOffsetBytes, e.ResultBytes)
+		if roomErr != nil {
+			panic("broker: the room of a checked entry is gone: " + roomErr.Error())
+		}
+		done.ResultBytes = uint32(copy(room, clipText(failure.Text, len(room))))
+		if failure.Status == protocol.StatusInternal {
+			b.config.Log.Error("an operation failed for a reason of our own", "client", c.name, "opcode", e.Opcode, "error", failure.Text)
+		}
+	}
+	c.server.Complete(&done)
+}
+
+// clipText cuts text to n bytes without cutting a character.
+func clipText(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && text[n]&0xc0 == 0x80 {
+		n--
+	}
+	return text[:n]
+}

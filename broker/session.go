@@ -1,0 +1,280 @@
+package broker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"callboard/protocol"
+	"callboard/ring"
+	"callboard/shm"
+)
+
+const (
+	helloWait   = 2 * time.Second
+	deathLook   = 100 * time.Millisecond // between two looks at a lock (rule I3)
+	acceptPause = 50 * time.Millisecond
+)
+
+// accept takes clients in until the listener is closed.
+func (b *Broker) accept() {
+	for {
+		conn, err := b.listener.Accept()
+		switch {
+		case err == nil:
+			b.workers.Go(func() { b.session(conn) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			// Out of descriptors, most likely: say so loudly and go on (field report B9).
+			b.config.Log.Error("a client could not be accepted", "error", err)
+			b.health("error", "accept", err.Error(), nil)
+			select {
+			case <-b.ctx.Done():
+				return
+			case <-time.After(acceptPause):
+			}
+		}
+	}
+}
+
+// session serves one connection: hello, then segment requests, until it hangs up.
+func (b *Broker) session(conn *shm.Conn) {
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // a stopping broker ends what waits in Recv
+		select {
+		case <-b.ctx.Done():
+		case <-stop:
+		}
+		_ = conn.Close()
+	}()
+	c, refusal := b.hello(conn)
+	if refusal != nil {
+		if refusal.Text != "" {
+			b.config.Log.Info("a client was refused", "status", refusal.Status.String(), "reason", refusal.Text)
+			_ = conn.Send(errorReply(refusal))
+		}
+		return
+	}
+	var buf [protocol.MessageBytesMax]byte
+	for {
+		n, files, err := conn.Recv(buf[:])
+		for _, f := range files { // nobody asked for descriptors
+			_ = f.Close()
+		}
+		if err != nil {
+			var cut *shm.TruncatedError
+			if errors.As(err, &cut) {
+				b.endLater(c, protocol.Errorf(protocol.StatusSessionEnded, "malformed message: %v", err))
+			}
+			break
+		}
+		if failure := b.answer(c, buf[:n]); failure != nil {
+			b.endLater(c, failure)
+			break
+		}
+	}
+	b.do(func() { b.detach(c) })
+	b.awaitDeath(c)
+}
+
+// hello checks who is there and gives it a channel.
+func (b *Broker) hello(conn *shm.Conn) (*client, *protocol.Error) {
+	var buf [protocol.MessageBytesMax]byte
+	n, files, err := conn.RecvWithin(helloWait, buf[:])
+	for _, f := range files {
+		_ = f.Close()
+	}
+	if err != nil {
+		if errors.Is(err, shm.ErrTimeout) {
+			return nil, protocol.Errorf(protocol.StatusTimeout, "no hello came within %v", helloWait)
+		}
+		return nil, &protocol.Error{} // hung up: a probe, or a client that died
+	}
+	pid, uid, _, err := conn.PeerCred()
+	if err != nil {
+		return nil, protocol.Errorf(protocol.StatusAccessDenied, "the kernel does not say who connects: %v", err)
+	}
+	if own := uint32(os.Geteuid()); uid != own {
+		return nil, protocol.Errorf(protocol.StatusAccessDenied, "user %d may not attach: stage %q belongs to user %d", uid, b.config.Stage, own)
+	}
+	head, ok := decode[protocol.MessageHeader](buf[:n], 0)
+	if !ok || head.Magic != protocol.MagicMessage {
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "malformed hello: %d bytes with magic %#x, expected a HelloRequest with magic %#x", n, head.Magic, uint32(protocol.MagicMessage))
+	}
+	if head.Version>>16 != protocol.ABIMajor {
+		return nil, protocol.Errorf(protocol.StatusIncompatibleVersion, "the client speaks protocol version %s, this broker %s: use a client library of major version %d",
+			protocol.VersionText(head.Version), protocol.VersionText(protocol.VersionWord), protocol.ABIMajor)
+	}
+	request, ok := decode[protocol.HelloRequest](buf[:n], 0)
+	switch {
+	case head.Type == protocol.MessageTakeoverRequest:
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "takeover is not part of this version: stop the running broker instead")
+	case head.Type != protocol.MessageHelloRequest:
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "malformed hello: message type is %d, expected %d", head.Type, protocol.MessageHelloRequest)
+	case !ok || int(head.SizeBytes) != n || n != len(encode(&request)):
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "malformed hello: %d bytes that say %d, expected %d", n, head.SizeBytes, len(encode(&request)))
+	}
+	return b.attach(conn, &request, pid)
+}
+
+// attach makes the channel, registers it with the loop, and only then gives it away.
+func (b *Broker) attach(conn *shm.Conn, request *protocol.HelloRequest, pid int) (*client, *protocol.Error) {
+	layout, err := ring.NewLayout(request.SqEntries, request.CqEntries, request.PinCount, request.ArgumentBytes, request.ResultBytes)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "%v", err)
+	}
+	c := &client{broker: b, conn: conn, incarnation: randomID(), layout: layout, pid: pid, language: request.Language,
+		flags: request.Flags & (protocol.AttachGuard | protocol.AttachReadOnly), name: cleanName(request.Name[:])}
+	c.process, _ = conn.PidFD() // without one the lock alone is the proof
+	if err := c.makeChannel(); err != nil {
+		c.free()
+		status := protocol.StatusInternal
+		var full *shm.NoSpaceError
+		if errors.As(err, &full) {
+			status = protocol.StatusOutOfMemory
+		}
+		return nil, protocol.Errorf(status, "no channel could be made: %v", err)
+	}
+	if !b.do(func() { b.join(c) }) {
+		c.free()
+		return nil, protocol.Errorf(protocol.StatusSessionEnded, "the broker is stopping")
+	}
+	if err := b.sendHello(c, request.Features); err != nil {
+		b.config.Log.Info("a client went away while it attached", "client", c.name, "error", err)
+		b.do(func() { b.detach(c) })
+		b.awaitDeath(c)
+		return nil, &protocol.Error{}
+	}
+	return c, nil
+}
+
+// sendHello passes the three descriptors. The channel's is locked shared: the
+// client keeps it for as long as it lives (rule I3).
+func (b *Broker) sendHello(c *client, features uint64) error {
+	channel, err := c.object.WritableFile()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	if err := shm.LockShared(channel); err != nil {
+		return err
+	}
+	directory, err := b.directory.ReadOnlyFile()
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+	doorbell, err := b.doorbell.WritableFile()
+	if err != nil {
+		return err
+	}
+	defer doorbell.Close()
+	reply := protocol.HelloReply{Header: header(protocol.MessageHelloReply), Features: features & storeFeatures, Incarnation: c.incarnation,
+		Generation: b.generation.Number, BrokerIncarnation: b.incarnation, ChannelBytes: c.layout.TotalBytes,
+		DirectoryBytes: protocol.DirectoryBytes, DoorbellBytes: protocol.DoorbellBytes, RingGeneration: 1}
+	reply.Header.SizeBytes = uint32(len(encode(&reply)))
+	return c.conn.Send(encode(&reply), int(channel.Fd()), int(directory.Fd()), int(doorbell.Fd()))
+}
+
+// answer serves one message of an attached client; an error ends the session.
+func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
+	request, ok := decode[protocol.SegmentRequest](msg, 0)
+	h := request.Header
+	switch {
+	case !ok || h.Magic != protocol.MagicMessage || int(h.SizeBytes) != len(msg) || len(msg) != len(encode(&request)):
+		return protocol.Errorf(protocol.StatusSessionEnded, "malformed message: %d bytes, magic %#x, size %d; expected a SegmentRequest of %d bytes", len(msg), h.Magic, h.SizeBytes, len(encode(&request)))
+	case h.Type == protocol.MessageDeviceRequest:
+		return protocol.Errorf(protocol.StatusSessionEnded, "device memory is not part of this version")
+	case h.Type != protocol.MessageSegmentRequest:
+		return protocol.Errorf(protocol.StatusSessionEnded, "malformed message: type %d, expected %d", h.Type, protocol.MessageSegmentRequest)
+	}
+	reply := protocol.SegmentReply{Header: header(protocol.MessageSegmentReply), Segment: request.Segment, Status: uint32(protocol.StatusNotFound)}
+	reply.Header.SizeBytes = uint32(len(encode(&reply)))
+	var file *os.File
+	var failure error
+	b.do(func() {
+		seg, object := b.memory.Segment(request.Segment), b.objects[request.Segment]
+		if seg == nil || object == nil {
+			return
+		}
+		reply.SizeBytes, reply.OwnerIncarnation, reply.Sort = uint64(len(seg.Bytes)), seg.Owner, seg.Sort
+		if seg.Owner == c.incarnation && c.attached {
+			reply.Writable = 1
+			file, failure = object.object.WritableFile()
+		} else {
+			file, failure = object.object.ReadOnlyFile()
+		}
+	})
+	if failure != nil {
+		b.config.Log.Error("a segment could not be opened for a client", "client", c.name, "segment", request.Segment, "error", failure)
+		reply.Status = uint32(protocol.StatusInternal)
+	}
+	if file == nil {
+		return b.sendTo(c, encode(&reply))
+	}
+	defer file.Close()
+	reply.Status = uint32(protocol.StatusOK)
+	return b.sendTo(c, encode(&reply), int(file.Fd()))
+}
+
+func (b *Broker) sendTo(c *client, msg []byte, fds ...int) *protocol.Error {
+	if err := c.conn.Send(msg, fds...); err != nil {
+		return protocol.Errorf(protocol.StatusSessionEnded, "the client does not read its socket: %v", err)
+	}
+	return nil
+}
+
+// awaitDeath looks for the proof that a client's process is gone, or that it closed
+// without any view left; then its pins and memory go (rules I2, I3).
+func (b *Broker) awaitDeath(c *client) {
+	for {
+		free, err := c.object.Unused()
+		if err != nil {
+			b.config.Log.Error("looking at a client's lock", "client", c.name, "error", err)
+		}
+		if free {
+			b.do(func() { b.bury(c) })
+			return
+		}
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-time.After(deathLook):
+		}
+	}
+}
+
+func header(kind uint32) protocol.MessageHeader {
+	return protocol.MessageHeader{Magic: protocol.MagicMessage, Version: protocol.VersionWord, Type: kind}
+}
+
+func errorReply(e *protocol.Error) []byte {
+	reply := protocol.ErrorReply{Header: header(protocol.MessageErrorReply), Status: uint32(e.Status), BrokerVersion: protocol.VersionWord}
+	reply.Header.SizeBytes = uint32(len(encode(&reply)))
+	copy(reply.Text[:len(reply.Text)-1], clipText(e.Text, len(reply.Text)-1))
+	return encode(&reply)
+}
+
+// cleanName makes a client's name fit for logs and tables.
+func cleanName(raw []byte) string {
+	if end := bytes.IndexByte(raw, 0); end >= 0 {
+		raw = raw[:end]
+	}
+	name := bytes.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return '?'
+		}
+		return r
+	}, raw)
+	if len(name) == 0 {
+		return "unnamed"
+	}
+	return string(name)
+}
+
+func (c *client) String() string { return fmt.Sprintf("%s (%016x)", c.name, c.incarnation) }
