@@ -1,0 +1,516 @@
+/* Callboard, client for C: shared-memory exchange of tensors between processes.
+ *
+ * One broker per machine holds a stage: named attributes (columns) over named
+ * prims (row owners, named by paths). Producers fill staging memory in place and
+ * hand it over through a ring; a seal publishes it. Readers look at the newest
+ * sealed snapshot in place, without asking the broker.
+ *
+ *     producer                               reader
+ *       cbd_connect                            cbd_connect
+ *       cbd_query_from_path_list               cbd_query_from_path_list
+ *       cbd_map_attribute                      cbd_follow
+ *       cbd_fetch_map_next  (fill group.data)  cbd_read_attributes
+ *       cbd_unmap_attribute                    cbd_fetch_read_next (use group.data)
+ *       cbd_advance_write_floor                cbd_release_group, cbd_read_release
+ *
+ * Conventions, true of every function unless its comment says otherwise:
+ *
+ *   - It returns a cbd_status: CBD_STATUS_OK is 0. The number is the API.
+ *   - `error` may be NULL. On failure it holds the same status and a text for
+ *     people; on success it is left alone.
+ *   - On failure every output pointer is set to NULL (or its value to 0), and the
+ *     caller owns nothing new. Inputs stay the caller's, always.
+ *   - An output handle is owned by the caller, who gives it back with the
+ *     function named in its comment. Giving back NULL does nothing.
+ *   - Every handle keeps what it needs of the stage alive: handles may be given
+ *     back in any order, also after cbd_stage_close, from any thread.
+ *   - All functions may be called from any thread at the same time; one read, one
+ *     session, one group by one thread at a time. A handle must not be given back
+ *     while another thread uses it.
+ *   - After fork() the stage belongs to the parent: in the child calls return
+ *     CBD_STATUS_SESSION_ENDED and giving back touches no shared memory.
+ *   - Nothing here prints, aborts, exits or raises a signal.
+ *   - Strings in are NUL-terminated UTF-8 unless a length is passed.
+ *   - Options structs of all zeros, or NULL, are the defaults. The one exception
+ *     is cbd_write_options.count; use cbd_write_options_default().
+ */
+#ifndef CALLBOARD_H
+#define CALLBOARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "callboard_abi.h" /* CBD_STATUS_*, CBD_KIND_*, CBD_INIT_*, CBD_SCOPE_*, CBD_HANDOFF_*, CBD_FLAG_*, CBD_MODE_*, CBD_ALL */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define CBD_API __attribute__((visibility("default")))
+#else
+#define CBD_API
+#endif
+
+/* ---- status and errors ------------------------------------------------- */
+
+/* One of CBD_STATUS_*. */
+typedef uint32_t cbd_status;
+
+/* What went wrong: the number for programs, the text for people (what happened,
+ * which input with its numbers, what was expected). Plain memory of the caller. */
+typedef struct cbd_error {
+    cbd_status status;
+    char text[512]; /* UTF-8, NUL-terminated, cut at a character's boundary */
+} cbd_error;
+
+/* The stable name, "FLOOR_VIOLATION"; static. "STATUS_UNKNOWN" above the highest. */
+CBD_API const char *cbd_status_name(cbd_status status);
+
+/* A short sentence for people, a different one for every code; static. */
+CBD_API const char *cbd_status_text(cbd_status status);
+
+/* The version of the ABI that this library speaks, "1.0"; static. */
+CBD_API const char *cbd_abi_version(void);
+
+/* ---- types of data ------------------------------------------------------ */
+
+/* Element types are DLPack's: a code, the bits of one lane, and lanes. */
+enum {
+    CBD_DTYPE_INT = 0,
+    CBD_DTYPE_UINT = 1,
+    CBD_DTYPE_FLOAT = 2,
+    CBD_DTYPE_BFLOAT = 4,
+    CBD_DTYPE_COMPLEX = 5,
+    CBD_DTYPE_BOOL = 6
+    /* 7 to 14: the float8 family, stored as opaque bytes */
+};
+
+/* DLPack device types. This version moves host memory only. */
+enum { CBD_DEVICE_CPU = 1, CBD_DEVICE_CUDA = 2, CBD_DEVICE_CUDA_HOST = 3 };
+
+/* What the numbers stand for. NONE in a write means "no opinion". */
+enum {
+    CBD_SEMANTIC_NONE = 0,
+    CBD_SEMANTIC_POINT = 1,
+    CBD_SEMANTIC_VECTOR = 2,
+    CBD_SEMANTIC_NORMAL = 3,
+    CBD_SEMANTIC_COLOR = 4,
+    CBD_SEMANTIC_QUATERNION = 5,
+    CBD_SEMANTIC_MATRIX = 6,
+    CBD_SEMANTIC_FRAME = 7,
+    CBD_SEMANTIC_TEXTURE_COORDINATE = 8,
+    CBD_SEMANTIC_TIME_CODE = 9,
+    CBD_SEMANTIC_TOKEN_ID = 10,
+    CBD_SEMANTIC_RELATIONSHIP_PATH_ID = 11,
+    CBD_SEMANTIC_CONNECTION_PATH_ID = 12,
+    CBD_SEMANTIC_ASSET_PATH_ID = 13,
+    CBD_SEMANTIC_PATH_EXPRESSION = 14,
+    CBD_SEMANTIC_STRING = 15
+};
+
+#define CBD_ROW_NDIM_MAX 6 /* dimensions of a row shape */
+#define CBD_NDIM_MAX 8     /* (rows, *row_shape, lanes) */
+
+/* What all rows of a column have in common. A fixed row is prod(row_shape)
+ * elements of the dtype; row_ndim 0 is one element. */
+typedef struct cbd_schema {
+    uint32_t kind; /* CBD_KIND_FIXED or CBD_KIND_ARRAY */
+    uint32_t semantic;
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes; /* 1 to 255 */
+    uint32_t device_type;
+    uint32_t device_id;
+    uint32_t row_ndim;
+    uint64_t row_shape[CBD_ROW_NDIM_MAX];
+} cbd_schema;
+
+/* Bytes of one fixed row. INVALID_ARGUMENT or NOT_SUPPORTED when no column can
+ * have this dtype, row shape or semantic. */
+CBD_API cbd_status cbd_schema_row_bytes(const cbd_schema *schema, uint64_t *row_bytes, cbd_error *error);
+
+/* A tensor of the caller, to be copied from. Dimension 0 counts rows. */
+typedef struct cbd_tensor {
+    const void *data;       /* the first element */
+    int32_t ndim;           /* at least 1 (0 is for cbd_publish only) */
+    const int64_t *shape;   /* ndim extents, each at least 0 */
+    const int64_t *strides; /* ndim strides in elements (bits/8*lanes bytes each), any sign; NULL: compact, row-major */
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+    uint32_t device_type; /* 0 or CBD_DEVICE_CPU, CBD_DEVICE_CUDA_HOST */
+    uint32_t device_id;
+} cbd_tensor;
+
+/* ---- the stage ---------------------------------------------------------- */
+
+typedef struct cbd_stage cbd_stage;
+typedef struct cbd_query cbd_query;
+typedef struct cbd_op cbd_op;
+typedef struct cbd_session cbd_session;
+typedef struct cbd_read cbd_read;
+typedef struct cbd_snapshot cbd_snapshot;
+typedef struct cbd_pin cbd_pin;
+
+typedef struct cbd_connect_options {
+    const char *client_name;  /* for people; NULL: the program's name */
+    uint32_t language;        /* CBD_LANGUAGE_*; 0: C */
+    uint32_t guard;           /* 1: unmapped memory becomes read-only (M1); also $CALLBOARD_GUARD=1 */
+    uint32_t read_only;       /* 1: this client will not write */
+    uint32_t sq_entries;      /* 0: default; else a power of two */
+    uint32_t cq_entries;      /* 0: default; else a power of two */
+    uint32_t pin_count;       /* 0: default */
+    uint32_t argument_bytes;  /* 0: default */
+    uint32_t result_bytes;    /* 0: default */
+    uint64_t timeout_ns;      /* for the broker's answer; 0: 10 s */
+} cbd_connect_options;
+
+/* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
+ * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
+ * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/.
+ * On success *stage is the caller's: end with cbd_stage_close, give back with
+ * cbd_stage_release. Errors: NOT_FOUND lists every place and what was wrong with it;
+ * INCOMPATIBLE_VERSION names both versions; LIMIT, ACCESS_DENIED from the broker;
+ * TIMEOUT. On failure nothing stays open or mapped. */
+CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *options,
+                               cbd_stage **stage, cbd_error *error);
+
+/* Ends the session: sessions that are open are aborted, queries and leases go
+ * back, ops that wait end with SESSION_ENDED. Pins that are held stay valid, with
+ * the memory behind them, until they are released. A second call does nothing.
+ * The handle stays usable for calls, which return SESSION_ENDED. */
+CBD_API void cbd_stage_close(cbd_stage *stage);
+
+/* Gives the handle back; closes it first where that was not done. */
+CBD_API void cbd_stage_release(cbd_stage *stage);
+
+typedef struct cbd_stage_info {
+    char name[33];
+    char host[65];
+    uint64_t generation;         /* the life of the stage's memory: its creation, ns since 1970 */
+    uint64_t incarnation;        /* this client's id */
+    uint64_t broker_incarnation; /* this life of the broker */
+    uint64_t started_ns;         /* start of the broker, ns since 1970 */
+    uint64_t features;           /* CBD_FEATURE_* that both sides have */
+    uint64_t epoch;              /* the newest one; 0: nothing was sealed */
+    uint64_t pinned_bytes;       /* distinct versions that this client has pinned */
+    uint64_t pinned_bytes_max;
+    uint64_t memory_bytes_max;
+    uint64_t unsealed_bytes_max;
+    uint32_t retain_default;
+    uint32_t handoff_default;
+    uint32_t attribute_count; /* columns, column 0 (the floors) included */
+    uint32_t abi_version;     /* the broker's, major << 16 | minor */
+} cbd_stage_info;
+
+CBD_API cbd_status cbd_stage_get_info(cbd_stage *stage, cbd_stage_info *info, cbd_error *error);
+
+/* 1 when the session still runs, as far as is known without asking. */
+CBD_API int cbd_stage_is_alive(cbd_stage *stage);
+
+/* 1 in a forked child of the process that connected. */
+CBD_API int cbd_stage_is_foreign(const cbd_stage *stage);
+
+/* The newest published epoch; 0: nothing was sealed, or the stage is closed. No
+ * system call. */
+CBD_API uint64_t cbd_epoch(cbd_stage *stage);
+
+/* Waits until the epoch is above `after`, then *epoch is it. timeout_ns: 0 looks
+ * once, UINT64_MAX waits for ever. TIMEOUT (then *epoch is the current one);
+ * SESSION_ENDED when the broker is gone or another thread closes the stage. */
+CBD_API cbd_status cbd_follow(cbd_stage *stage, uint64_t after, uint64_t timeout_ns,
+                              uint64_t *epoch, cbd_error *error);
+
+/* The write floor of an attribute at the newest epoch: the ordinal through which
+ * it is sealed; name NULL: the global floor. 0: never sealed. */
+CBD_API cbd_status cbd_write_floor(cbd_stage *stage, const char *name, uint64_t *floor, cbd_error *error);
+
+/* ---- strings and attributes --------------------------------------------- */
+
+/* The text of a path id or token id, from shared memory. *text is not terminated;
+ * it is borrowed and valid until the stage is closed. NOT_FOUND: 0, an unknown id,
+ * or one of another generation. */
+CBD_API cbd_status cbd_resolve(cbd_stage *stage, uint64_t id, const char **text, size_t *length, cbd_error *error);
+
+/* Interns n strings as tokens (paths: 0) or paths (paths: 1) and stores their ids.
+ * lengths NULL: the texts are NUL-terminated. Waits for the broker. */
+CBD_API cbd_status cbd_intern(cbd_stage *stage, int paths, const char *const *texts, const size_t *lengths,
+                              size_t n, uint64_t *ids, cbd_error *error);
+
+typedef struct cbd_attribute_info {
+    char name[CBD_NAME_BYTES_MAX + 1];
+    size_t name_bytes;
+    uint64_t name_id;
+    uint32_t column;
+    uint32_t retain;
+    uint32_t handoff;
+    cbd_schema schema;
+    uint64_t row_bytes;
+    uint64_t version_count;
+    uint64_t adopted_count;
+    uint64_t scattered_count;
+    uint64_t adopt_refused_count;
+    uint64_t copied_bytes;
+} cbd_attribute_info;
+
+/* What column `column` is; columns go from 1 to attribute_count-1 (0 holds the
+ * floors). END behind the last one. */
+CBD_API cbd_status cbd_attribute_at(cbd_stage *stage, uint32_t column, cbd_attribute_info *info, cbd_error *error);
+
+/* The schema of the attribute (of its first column, where the name stands for
+ * several); NOT_FOUND when nobody declared or wrote it. No broker involved. */
+CBD_API cbd_status cbd_attribute_schema(cbd_stage *stage, const char *name, cbd_schema *schema, cbd_error *error);
+
+/* ---- queries ------------------------------------------------------------ */
+
+/* An ordered list of prims by their paths (each starts with "/"; they need not
+ * exist). lengths NULL: NUL-terminated. n may be 0 and as large as wanted; long
+ * lists travel in pieces. Waits for the broker. *query is the caller's: give back with
+ * cbd_query_release. INVALID_ARGUMENT names the offending path. */
+CBD_API cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, const size_t *lengths,
+                                            size_t n, cbd_query **query, cbd_error *error);
+
+/* The query of the single prim "/", which publish and latest use. Made at the
+ * first call, then shared. *query is a reference of the caller: cbd_query_release. */
+CBD_API cbd_status cbd_root_query(cbd_stage *stage, cbd_query **query, cbd_error *error);
+
+CBD_API uint64_t cbd_query_size(const cbd_query *query);
+
+/* The path ids, cbd_query_size of them, in order; borrowed from the query. */
+CBD_API const uint64_t *cbd_query_ids(const cbd_query *query);
+
+CBD_API void cbd_query_release(cbd_query *query);
+
+/* ---- operations --------------------------------------------------------- */
+
+/* Functions with a `cbd_op **op` submit and return at once. *op is the caller's:
+ * wait as often as wanted, give back with cbd_op_release, also while it is pending
+ * (it goes on; nobody will hear of its outcome). `op` may be NULL: the same as to
+ * release at once. What arguments and sealed state decide fails in the call itself
+ * and makes no op; QUEUE_FULL: too much is outstanding, wait for an op first. */
+
+typedef struct cbd_op_result {
+    cbd_status status;
+    uint32_t flags;   /* CBD_COMPLETION_* */
+    uint64_t ordinal; /* that the op ended up with */
+    uint64_t epoch;   /* that a seal published, else the current one */
+    uint64_t value;   /* a seal: the floor */
+    uint64_t count;
+} cbd_op_result;
+
+/* Waits for the op. timeout_ns: 0 polls, UINT64_MAX waits for ever. Returns the
+ * op's own status (and text in *error), or TIMEOUT (it is pending and may be waited
+ * for again), or SESSION_ENDED. `result` may be NULL; it is filled once the op is done. */
+CBD_API cbd_status cbd_op_wait(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result, cbd_error *error);
+
+/* The op's number, from 1. */
+CBD_API uint64_t cbd_op_id(const cbd_op *op);
+
+/* The text of a failed op, "" while it is pending or when it is OK. Borrowed from
+ * the op. */
+CBD_API const char *cbd_op_error(const cbd_op *op);
+
+CBD_API void cbd_op_release(cbd_op *op);
+
+/* ---- writing ------------------------------------------------------------ */
+
+typedef struct cbd_write_options {
+    uint64_t ordinal;     /* above the attribute's floor; ignored with next_ordinal */
+    uint64_t count;       /* leading prims of the query, or CBD_ALL; 0 is refused */
+    uint32_t next_ordinal; /* 1: the broker takes floor + 1 (O8) */
+    uint32_t seal;         /* 1: and seals the attribute at it, in the same step */
+    uint32_t semantic;     /* CBD_SEMANTIC_* */
+    uint32_t prim_mode;    /* CBD_MODE_UPSERT or CBD_MODE_INSERT */
+    uint32_t row_ndim;     /* of row_shape; 0: none declared */
+    uint32_t is_array;     /* 1: array kind */
+    uint64_t row_shape[CBD_ROW_NDIM_MAX]; /* a new attribute's; else must agree */
+    const uint32_t *index_map;            /* count entries: prim i takes row index_map[i]; NULL: row i */
+    const uint64_t *mask;                 /* ceil(count/64) words: prim i is written where bit i is set; NULL: all */
+} cbd_write_options;
+
+/* The defaults: every prim, no ordinal yet. */
+static inline cbd_write_options cbd_write_options_default(void)
+{
+    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, NULL};
+    return options;
+}
+
+/* Copies the tensor's rows into the attribute of the query's prims at an ordinal.
+ * Shape: (rows, *row_shape[, lanes]) where rows is count, or more with an index_map;
+ * without a declared row shape all trailing dimensions fold into lanes (at most
+ * 255). Any strides are gathered. The data is copied when the call returns. Up to
+ * CBD_INLINE_BYTES_MAX it never waits for the broker; a larger one first maps
+ * staging memory, one round trip.
+ * INVALID_ARGUMENT: shape, dtype, semantic, count (with their numbers);
+ * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind,
+ * device memory, names that start with "@", lanes above 255. */
+CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
+                                       const cbd_tensor *tensor, const cbd_write_options *options,
+                                       cbd_op **op, cbd_error *error);
+
+/* A whole array as the one row of prim "/": row_shape is the tensor's shape (also
+ * ndim 0), written at the next ordinal and sealed at once. */
+CBD_API cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic,
+                               cbd_op **op, cbd_error *error);
+
+/* Seals everything up to `ordinal` for the attributes in scope (CBD_SCOPE_ALL,
+ * _INCLUDE or _EXCLUDE the n names) and publishes it as one epoch. stamp_ns: the
+ * application's time; 0: the broker's clock. Result: value = the floor, epoch.
+ * A floor never falls: a repeated or lower ordinal is OK and moves nothing. */
+CBD_API cbd_status cbd_advance_write_floor(cbd_stage *stage, uint64_t ordinal, uint32_t scope,
+                                           const char *const *names, size_t n, uint64_t stamp_ns,
+                                           cbd_op **op, cbd_error *error);
+
+/* States an attribute's schema and settings before anybody writes it. retain 0 and
+ * handoff CBD_HANDOFF_DEFAULT: as the stage says. */
+CBD_API cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *schema, uint32_t retain,
+                               uint32_t handoff, cbd_op **op, cbd_error *error);
+
+/* ---- filling in place ---------------------------------------------------- */
+
+typedef struct cbd_map_options {
+    uint64_t ordinal;      /* ignored with next_ordinal */
+    uint32_t next_ordinal; /* 1: the ordinal is taken at unmap */
+    uint32_t init;         /* CBD_INIT_NONE, _ZERO or _CURRENT: what the memory holds at first */
+    uint64_t group_rows;   /* split into groups of so many rows; 0: one group */
+    uint32_t prim_mode;    /* CBD_MODE_* */
+    uint32_t semantic;
+    uint8_t code; /* the dtype; lanes 0: that of the existing attribute */
+    uint8_t bits;
+    uint16_t lanes;
+    uint32_t row_ndim; /* a new attribute's row shape; 0: none, or the existing one's */
+    uint64_t row_shape[CBD_ROW_NDIM_MAX];
+    uint32_t is_array; /* 1: array kind */
+    uint32_t reserved;
+} cbd_map_options;
+
+/* Opens a map session: staging memory for one row per prim of the query. Waits for
+ * the broker. *session is the caller's: end it with cbd_unmap_attribute (commits) or
+ * cbd_abort; then, in any case, cbd_session_release. */
+CBD_API cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name,
+                                     const cbd_map_options *options, cbd_session **session, cbd_error *error);
+
+/* One run of rows to fill. A plain record that belongs to its session and lives
+ * until cbd_session_release. */
+typedef struct cbd_group {
+    cbd_session *session;
+    void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release */
+    uint64_t rows;
+    uint64_t row_bytes;
+    uint64_t ordinal;   /* 0: taken at unmap */
+    uint64_t index;     /* of the group in the session */
+    uint64_t first_prim; /* the group's rows are the query's prims from here on */
+    const uint64_t *prims; /* path ids, `rows` of them; borrowed from the session */
+    cbd_schema schema;
+    int32_t ndim;       /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
+    int32_t reserved;
+    int64_t shape[CBD_NDIM_MAX];
+} cbd_group;
+
+/* The next group; END when there are no more. *group is borrowed from the session. */
+CBD_API cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error *error);
+
+/* Hands one group back, committed. flags: CBD_FLAG_COPY when views of the memory
+ * stay alive. Nothing may be written to group->data afterwards. INVALID_HANDLE when it
+ * was handed back already. */
+CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op, cbd_error *error);
+
+/* Ends the session and commits what is not handed back yet. flags: CBD_FLAG_COPY as
+ * above; CBD_FLAG_NEXT_ORDINAL and CBD_FLAG_SEAL as in cbd_write_options (a session
+ * mapped with next_ordinal needs no flag for the ordinal). INVALID_HANDLE when the
+ * session has ended. On any other failure the session is still open. */
+CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
+
+/* Ends the session; nothing of it becomes visible. A second call does nothing. */
+CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
+
+/* Gives the session and its groups back; aborts where it is open. The memory may
+ * be unmapped from here on. */
+CBD_API void cbd_session_release(cbd_session *session);
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* Some prims of one attribute at one epoch, in place. A plain record; the bytes it
+ * points to never change. Element i of the query's prims that are present, prims[i],
+ * has row index_map[i] of the array, or row i where index_map is NULL. */
+typedef struct cbd_read_group {
+    const char *name;    /* NUL-terminated */
+    uint32_t column;
+    uint32_t version_flags; /* CBD_VERSION_* */
+    uint64_t epoch;      /* the same for all groups of a read */
+    uint64_t ordinal;    /* the highest written in this version */
+    uint64_t floor;      /* the attribute's write floor at the epoch */
+    uint64_t stamp_ns;   /* of the seal that published this version */
+    uint64_t layout_generation;
+    cbd_schema schema;
+    const void *data;    /* `rows` rows, compact */
+    uint64_t rows;
+    uint64_t row_bytes;
+    const uint32_t *index_map; /* prim_count entries, or NULL: contiguous */
+    const uint64_t *prims;     /* prim_count path ids, in the query's order */
+    uint64_t prim_count;
+    int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
+    int32_t contiguous;  /* 1: row i is prim i */
+    int64_t shape[CBD_NDIM_MAX];
+    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain */
+} cbd_read_group;
+
+/* Reads the newest sealed state of the named attributes, all at one epoch. No
+ * broker and, once memory is mapped, no system call. *read is the caller's: cbd_read_release.
+ * Attributes that do not exist, were never sealed or have none of the prims give no
+ * group. LIMIT: this client has too many bytes pinned; the text names its oldest pins. */
+CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
+                                       cbd_read **read, cbd_error *error);
+
+/* The epoch that the read is of; 0: nothing was sealed. */
+CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
+
+/* The next group; END when there are no more. *group is the caller's:
+ * cbd_release_group. It is independent of the read. */
+CBD_API cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error);
+
+/* Gives a group back, with its reference on the pin: data, index_map, prims and
+ * name are gone, unless the pin was retained: then data stays. */
+CBD_API void cbd_release_group(const cbd_read_group *group);
+
+/* Gives the read back, with the groups that were not fetched. */
+CBD_API void cbd_read_release(cbd_read *read);
+
+/* A pin keeps the data of its group from being reused and mapped. Retain adds a
+ * reference and returns pin; the last release is one store with a full barrier. Both
+ * take no lock and make no allocation; any thread may call them, also after close. */
+CBD_API cbd_pin *cbd_pin_retain(cbd_pin *pin);
+CBD_API void cbd_pin_release(cbd_pin *pin);
+
+/* The newest state of `name` on the prim "/", one row: shape is row_shape[, lanes],
+ * with no axis for rows. NOT_FOUND when there is none. *group is the caller's: cbd_release_group. */
+CBD_API cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error);
+
+/* ---- snapshots ------------------------------------------------------------ */
+
+/* Pins everything at the newest epoch: any number of reads see that one state.
+ * *snapshot is the caller's: cbd_snapshot_release. Epoch 0 (nothing sealed) is a valid, empty
+ * snapshot. */
+CBD_API cbd_status cbd_snapshot_open(cbd_stage *stage, cbd_snapshot **snapshot, cbd_error *error);
+
+/* As cbd_read_attributes, at the snapshot's epoch. The read and its groups are
+ * independent of the snapshot and share its pin. */
+CBD_API cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
+                                     cbd_read **read, cbd_error *error);
+
+CBD_API uint64_t cbd_snapshot_epoch(const cbd_snapshot *snapshot);
+
+/* The application's or the broker's time of the snapshot's last seal, ns; 0: none. */
+CBD_API uint64_t cbd_snapshot_stamp(const cbd_snapshot *snapshot);
+
+/* As cbd_write_floor, at the snapshot's epoch. */
+CBD_API cbd_status cbd_snapshot_floor(cbd_snapshot *snapshot, const char *name, uint64_t *floor, cbd_error *error);
+
+CBD_API void cbd_snapshot_release(cbd_snapshot *snapshot);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

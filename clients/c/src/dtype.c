@@ -1,0 +1,288 @@
+/* Element types, schemas, and how a tensor's shape is read as rows. The same rules
+ * as package tensor has for the broker, so that both refuse the same inputs (R6).
+ */
+#include "client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LANES_MAX 255
+
+/* Every accepted lane type; all other pairs of code and bits are refused. */
+static const struct {
+    uint8_t code, bits;
+    const char *name;
+} scalars[] = {
+    {6, 8, "bool"},        {0, 8, "int8"},     {0, 16, "int16"},     {0, 32, "int32"},      {0, 64, "int64"},
+    {1, 8, "uint8"},       {1, 16, "uint16"},  {1, 32, "uint32"},    {1, 64, "uint64"},     {2, 16, "float16"},
+    {2, 32, "float32"},    {2, 64, "float64"}, {4, 16, "bfloat16"},  {5, 64, "complex64"},  {5, 128, "complex128"},
+    {7, 8, "float8_e3m4"}, {8, 8, "float8_e4m3"}, {9, 8, "float8_e4m3b11fnuz"}, {10, 8, "float8_e4m3fn"},
+    {11, 8, "float8_e4m3fnuz"}, {12, 8, "float8_e5m2"}, {13, 8, "float8_e5m2fnuz"}, {14, 8, "float8_e8m0fnu"},
+};
+
+/* What a semantic needs; bits 0: any numeric type. */
+static const struct {
+    const char *name;
+    uint8_t bits, lanes; /* of uint */
+    bool array;          /* array kind only */
+} semantics[] = {
+    {"none", 0, 0, false},          {"point", 0, 0, false},       {"vector", 0, 0, false},
+    {"normal", 0, 0, false},        {"color", 0, 0, false},       {"quaternion", 0, 0, false},
+    {"matrix", 0, 0, false},        {"frame", 0, 0, false},       {"texture_coordinate", 0, 0, false},
+    {"time_code", 0, 0, false},     {"token_id", 64, 1, false},   {"relationship_path_id", 64, 1, true},
+    {"connection_path_id", 64, 2, true}, {"asset_path_id", 64, 2, false}, {"path_expression", 64, 1, false},
+    {"string", 8, 1, true},
+};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const char *scalar_name(uint8_t code, uint8_t bits)
+{
+    for (size_t i = 0; i < COUNT(scalars); i++)
+        if (scalars[i].code == code && scalars[i].bits == bits)
+            return scalars[i].name;
+    return NULL;
+}
+
+const char *cbdi_dtype_text(uint8_t code, uint8_t bits, uint16_t lanes, char text[32])
+{
+    const char *name = scalar_name(code, bits);
+    if (name == NULL)
+        snprintf(text, 32, "code%u/%ux%u", code, bits, lanes);
+    else if (lanes == 1)
+        snprintf(text, 32, "%s", name);
+    else
+        snprintf(text, 32, "%sx%u", name, lanes);
+    return text;
+}
+
+const char *cbdi_shape_text(const int64_t *shape, int32_t ndim, char text[160])
+{
+    size_t used = 1;
+    text[0] = '(';
+    for (int32_t i = 0; i < ndim && used < 130; i++)
+        used += (size_t)snprintf(text + used, 160 - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    snprintf(text + used, 160 - used, ndim == 1 ? ",)" : ")");
+    return text;
+}
+
+cbd_status cbdi_dtype_check(uint8_t code, uint8_t bits, uint16_t lanes, cbd_error *error)
+{
+    if (lanes == 0 || lanes > LANES_MAX)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "lanes is %u: expected 1 to %u", lanes, LANES_MAX);
+    if (scalar_name(code, bits) != NULL)
+        return CBD_STATUS_OK;
+    if (code >= 15 && code <= 17)
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "element type with DLPack code %u has %u bits: elements below 8 bits are not supported; pack them as uint8",
+                         code, bits);
+    return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "element type with DLPack code %u and %u bits is not known", code, bits);
+}
+
+static cbd_status semantic_check(const cbd_schema *s, cbd_error *error)
+{
+    char text[32];
+    if (s->semantic >= COUNT(semantics))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic is %u: expected 0 to %zu", s->semantic,
+                         COUNT(semantics) - 1);
+    if (s->semantic == CBD_SEMANTIC_NONE)
+        return CBD_STATUS_OK;
+    const char *name = semantics[s->semantic].name;
+    uint8_t bits = semantics[s->semantic].bits, lanes = semantics[s->semantic].lanes;
+    if (bits == 0 && s->code == CBD_DTYPE_BOOL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic %s with element type bool: expected a numeric type", name);
+    if (bits != 0 && (s->code != CBD_DTYPE_UINT || s->bits != bits || s->lanes != lanes))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic %s with element type %s: expected uint%ux%u", name,
+                         cbdi_dtype_text(s->code, s->bits, s->lanes, text), bits, lanes);
+    if (semantics[s->semantic].array && s->kind != CBD_KIND_ARRAY)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic %s with kind fixed: expected kind array", name);
+    return CBD_STATUS_OK;
+}
+
+cbd_status cbd_schema_row_bytes(const cbd_schema *s, uint64_t *row_bytes, cbd_error *error)
+{
+    uint64_t bytes;
+    if (s == NULL || row_bytes == NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "schema or row_bytes is NULL");
+    *row_bytes = 0;
+    cbd_status status = cbdi_dtype_check(s->code, s->bits, s->lanes, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (s->kind != CBD_KIND_FIXED && s->kind != CBD_KIND_ARRAY)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "kind is %u: expected 1 (fixed) or 2 (array)", s->kind);
+    if (s->row_ndim > CBD_ROW_NDIM_MAX || (s->kind == CBD_KIND_ARRAY && s->row_ndim != 0))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", s->row_ndim,
+                         s->kind == CBD_KIND_ARRAY ? 0 : CBD_ROW_NDIM_MAX);
+    bytes = (uint64_t)s->bits / 8 * s->lanes;
+    for (uint32_t i = 0; i < s->row_ndim; i++) {
+        if (s->row_shape[i] == 0)
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                             "row_shape has 0 in dimension %u: a fixed row has at least one element", i);
+        if (bytes > (uint64_t)INT64_MAX / s->row_shape[i])
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "a row has more than %lld bytes", (long long)INT64_MAX);
+        bytes *= s->row_shape[i];
+    }
+    status = semantic_check(s, error);
+    if (status == CBD_STATUS_OK)
+        *row_bytes = bytes;
+    return status;
+}
+
+void cbdi_schema_to_abi(const cbd_schema *s, cbd_abi_schema *abi)
+{
+    memset(abi, 0, sizeof *abi);
+    abi->kind = s->kind;
+    abi->semantic = s->semantic;
+    abi->dtype_code = s->code;
+    abi->dtype_bits = s->bits;
+    abi->dtype_lanes = s->lanes;
+    abi->device_type = s->device_type;
+    abi->device_id = s->device_id;
+    abi->row_dimensions = s->row_ndim;
+    for (uint32_t i = 0; i < s->row_ndim && i < CBD_ROW_NDIM_MAX; i++)
+        abi->row_shape[i] = s->row_shape[i];
+}
+
+void cbdi_schema_from_abi(const cbd_abi_schema *abi, cbd_schema *s)
+{
+    memset(s, 0, sizeof *s);
+    s->kind = abi->kind;
+    s->semantic = abi->semantic;
+    s->code = abi->dtype_code;
+    s->bits = abi->dtype_bits;
+    s->lanes = abi->dtype_lanes;
+    s->device_type = abi->device_type;
+    s->device_id = abi->device_id;
+    s->row_ndim = abi->row_dimensions;
+    for (uint32_t i = 0; i < abi->row_dimensions && i < CBD_ROW_NDIM_MAX; i++)
+        s->row_shape[i] = abi->row_shape[i];
+}
+
+int32_t cbdi_view_shape(const cbd_schema *s, uint64_t rows, int64_t shape[CBD_NDIM_MAX])
+{
+    int32_t ndim = 0;
+    shape[ndim++] = (int64_t)rows;
+    for (uint32_t i = 0; i < s->row_ndim; i++)
+        shape[ndim++] = (int64_t)s->row_shape[i];
+    if (s->lanes > 1)
+        shape[ndim++] = s->lanes;
+    return ndim;
+}
+
+cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *error)
+{
+    char text[160];
+    if (t == NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor is NULL");
+    cbd_status status = cbdi_dtype_check(t->code, t->bits, t->lanes, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (t->device_type != 0 && t->device_type != CBD_DEVICE_CPU && t->device_type != CBD_DEVICE_CUDA_HOST)
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "the tensor lies on device type %u: this version takes host memory only",
+                         t->device_type);
+    if (t->ndim == 0)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "tensor has rank 0: expected at least 1 dimension, counting rows; give a single value the shape (1,)");
+    if (t->ndim < 0 || t->ndim > 64 || t->shape == NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has ndim %d%s: expected 1 to 64 and a shape", t->ndim,
+                         t->shape == NULL ? " and no shape" : "");
+    uint64_t total = (uint64_t)t->bits / 8 * t->lanes;
+    bool empty = false;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        if (t->shape[i] < 0)
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s: dimension %d is negative",
+                             cbdi_shape_text(t->shape, t->ndim, text), i);
+        empty = empty || t->shape[i] == 0;
+    }
+    for (int32_t i = 0; i < t->ndim && !empty; i++) {
+        if (total > (uint64_t)INT64_MAX / (uint64_t)t->shape[i])
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s: more than %lld bytes",
+                             cbdi_shape_text(t->shape, t->ndim, text), (long long)INT64_MAX);
+        total *= (uint64_t)t->shape[i];
+    }
+    if (t->data == NULL && !empty)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor of shape %s has no data",
+                         cbdi_shape_text(t->shape, t->ndim, text));
+    *bytes = empty ? 0 : total;
+    return CBD_STATUS_OK;
+}
+
+cbd_status cbdi_fold(const cbd_tensor *t, cbd_schema *schema, const cbd_schema *existing, cbd_error *error)
+{
+    char text[160], other[160], have[32], want[32];
+    const cbd_schema *cut = existing ? existing : schema;
+    int32_t trailing = 1 + (int32_t)cut->row_ndim;
+    bool same = t->ndim >= trailing;
+    for (uint32_t i = 0; same && i < cut->row_ndim; i++)
+        same = (uint64_t)t->shape[1 + i] == cut->row_shape[i];
+    if (!same) {
+        int64_t declared[CBD_ROW_NDIM_MAX];
+        for (uint32_t i = 0; i < cut->row_ndim; i++)
+            declared[i] = (int64_t)cut->row_shape[i];
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s: behind the rows, the row_shape is %s",
+                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_shape_text(declared, (int32_t)cut->row_ndim, other));
+    }
+    uint64_t lanes = t->lanes;
+    for (int32_t i = trailing; i < t->ndim; i++) {
+        if (t->shape[i] == 0)
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                             "tensor has shape %s: a fixed row has at least one element; use kind array for rows that may be empty",
+                             cbdi_shape_text(t->shape, t->ndim, text));
+        lanes = lanes > LANES_MAX || t->shape[i] > LANES_MAX ? LANES_MAX + 1 : lanes * (uint64_t)t->shape[i];
+    }
+    if (lanes > LANES_MAX)
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "tensor of shape %s and element type %s folds to more than %u lanes a row; declare row_shape %s",
+                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_dtype_text(t->code, t->bits, t->lanes, have), LANES_MAX,
+                         cbdi_shape_text(t->shape + 1, t->ndim - 1, other));
+    schema->code = t->code;
+    schema->bits = t->bits;
+    schema->lanes = (uint16_t)lanes;
+    if (existing == NULL)
+        return CBD_STATUS_OK;
+    if (existing->code != t->code || existing->bits != t->bits || existing->lanes != lanes)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor of shape %s makes rows of %s: the attribute holds %s",
+                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_dtype_text(t->code, t->bits, schema->lanes, have),
+                         cbdi_dtype_text(existing->code, existing->bits, existing->lanes, want));
+    schema->row_ndim = existing->row_ndim;
+    memcpy(schema->row_shape, existing->row_shape, sizeof schema->row_shape);
+    return CBD_STATUS_OK;
+}
+
+/* One row, dimensions `at` on: the innermost run that lies compact is one memcpy. */
+static uint8_t *copy_row(uint8_t *to, const uint8_t *from, const cbd_tensor *t, int32_t at, int32_t compact, size_t size)
+{
+    if (at >= compact) {
+        size_t run = size;
+        for (int32_t i = at; i < t->ndim; i++)
+            run *= (size_t)t->shape[i];
+        memcpy(to, from, run);
+        return to + run;
+    }
+    for (int64_t i = 0; i < t->shape[at]; i++)
+        to = copy_row(to, from + i * t->strides[at] * (int64_t)size, t, at + 1, compact, size);
+    return to;
+}
+
+void cbdi_gather(uint8_t *to, const cbd_tensor *t, uint64_t rows, const uint32_t *index_map)
+{
+    size_t size = (size_t)t->bits / 8 * t->lanes;
+    int64_t run = 1;           /* elements of the compact tail */
+    int32_t compact = t->ndim; /* its first dimension */
+    while (compact > 1 && (t->strides == NULL || t->shape[compact - 1] == 1 || t->strides[compact - 1] == run))
+        run *= t->shape[--compact];
+    if (rows == 0 || run == 0)
+        return;
+    for (int32_t i = 1; i < compact; i++)
+        if (t->shape[i] == 0)
+            return;
+    int64_t step = t->strides != NULL ? t->strides[0] : run;
+    if (index_map == NULL && compact == 1 && step == run) {
+        memcpy(to, t->data, (size_t)rows * (size_t)run * size);
+        return;
+    }
+    for (uint64_t i = 0; i < rows; i++) {
+        int64_t row = index_map != NULL ? (int64_t)index_map[i] : (int64_t)i;
+        to = copy_row(to, (const uint8_t *)t->data + row * step * (int64_t)size, t, 1, compact, size);
+    }
+}

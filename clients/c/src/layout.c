@@ -1,0 +1,157 @@
+/* Row maps: which of a query's prims a version holds, and in which rows.
+ *
+ * A layout lists rows {path, birth, death}; it only gains rows, and its generation
+ * changes exactly when membership does (L2). So a map made once for (query,
+ * generation) serves every version of that generation, and a read of a warm query
+ * looks nothing up. With cache_lock held.
+ */
+#include "client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_ROW UINT32_MAX
+
+static uint64_t mix(uint64_t x) /* the finalizer of SplitMix64 (Steele, Lea, Flood 2014) */
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* Path id → its first place in the query: open addressing, half full at most. */
+static bool make_table(cbd_query *query)
+{
+    if (query->table != NULL)
+        return true;
+    uint64_t room = 8;
+    while (room < query->count * 2)
+        room *= 2;
+    query->table = calloc(room, sizeof *query->table);
+    if (query->table == NULL)
+        return false;
+    query->table_mask = room - 1;
+    for (uint64_t i = 0; i < query->count; i++) {
+        uint64_t at = mix(query->ids[i]) & query->table_mask;
+        while (query->table[at] != 0 && query->ids[query->table[at] - 1] != query->ids[i])
+            at = (at + 1) & query->table_mask;
+        if (query->table[at] == 0)
+            query->table[at] = (uint32_t)i + 1;
+    }
+    return true;
+}
+
+/* The first place of the path plus 1, or 0. */
+static uint32_t first_place(const cbd_query *query, uint64_t id)
+{
+    uint64_t at = mix(id) & query->table_mask;
+    while (query->table[at] != 0 && query->ids[query->table[at] - 1] != id)
+        at = (at + 1) & query->table_mask;
+    return query->table[at];
+}
+
+void cbdi_row_map_release(struct row_map *map)
+{
+    if (map == NULL || atomic_fetch_sub(&map->refs, 1) != 1)
+        return;
+    free(map->index);
+    free(map->prims);
+    free(map);
+}
+
+/* row_of[i]: the row of the query's prim i, or NO_ROW. */
+static cbd_status rows_of(cbd_query *query, const struct version *version, uint64_t epoch, uint32_t *row_of,
+                          cbd_error *error)
+{
+    cbd_stage *stage = query->stage;
+    const uint8_t *bytes;
+    if (version->rows >= NO_ROW)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "a version has %llu rows, the most are %u",
+                         (unsigned long long)version->rows, NO_ROW - 1);
+    cbd_status status = cbdi_place(stage, version->layout.segment, version->layout.offset_bytes,
+                                   sizeof(cbd_abi_layout_header) + version->rows * sizeof(cbd_abi_layout_row), "a layout",
+                                   &bytes, NULL, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    const cbd_abi_layout_row *rows = (const cbd_abi_layout_row *)(bytes + sizeof(cbd_abi_layout_header));
+    for (uint64_t i = 0; i < query->count; i++)
+        row_of[i] = NO_ROW;
+    for (uint64_t row = 0; row < version->rows; row++) {
+        uint32_t place = first_place(query, load64(&rows[row].path_id));
+        if (place != 0 && load64(&rows[row].birth) <= epoch && epoch < load64(&rows[row].death))
+            row_of[place - 1] = (uint32_t)row;
+    }
+    for (uint64_t i = 0; i < query->count; i++) { /* a query may name a prim twice (behaviour 91) */
+        uint32_t first = first_place(query, query->ids[i]) - 1;
+        if (first != i)
+            row_of[i] = row_of[first];
+    }
+    return CBD_STATUS_OK;
+}
+
+static struct row_map *make_map(const cbd_query *query, const struct version *version, const uint32_t *row_of)
+{
+    struct row_map *map = calloc(1, sizeof *map);
+    if (map == NULL)
+        return NULL;
+    atomic_store(&map->refs, 1);
+    map->generation = version->layout_generation;
+    map->rows = version->rows;
+    map->layout = version->layout;
+    map->index = malloc((query->count + 1) * sizeof *map->index);
+    map->prims = malloc((query->count + 1) * sizeof *map->prims);
+    if (map->index == NULL || map->prims == NULL) {
+        cbdi_row_map_release(map);
+        return NULL;
+    }
+    bool contiguous = true;
+    for (uint64_t i = 0; i < query->count; i++) {
+        if (row_of[i] == NO_ROW)
+            continue;
+        if (map->count == 0)
+            map->first_row = row_of[i];
+        contiguous = contiguous && row_of[i] == map->first_row + map->count;
+        map->index[map->count] = row_of[i];
+        map->prims[map->count++] = query->ids[i];
+    }
+    if (contiguous) {
+        free(map->index);
+        map->index = NULL;
+    }
+    return map;
+}
+
+cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **out,
+                        cbd_error *error)
+{
+    struct row_map *map;
+    int i;
+    for (i = 0; i < ROW_MAPS_KEPT && (map = query->maps[i]) != NULL; i++)
+        if (map->generation == version->layout_generation && map->rows == version->rows &&
+            map->layout.segment == version->layout.segment && map->layout.offset_bytes == version->layout.offset_bytes) {
+            memmove(&query->maps[1], &query->maps[0], (size_t)i * sizeof map); /* the newest first */
+            query->maps[0] = map;
+            atomic_fetch_add(&map->refs, 1);
+            *out = map;
+            return CBD_STATUS_OK;
+        }
+    uint32_t *row_of = malloc((query->count + 1) * sizeof *row_of);
+    if (row_of == NULL || !make_table(query)) {
+        free(row_of);
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for the rows of %llu prims",
+                         (unsigned long long)query->count);
+    }
+    cbd_status status = rows_of(query, version, epoch, row_of, error);
+    map = status == CBD_STATUS_OK ? make_map(query, version, row_of) : NULL;
+    free(row_of);
+    if (map == NULL)
+        return status != CBD_STATUS_OK ? status
+                                       : cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for the rows of %llu prims",
+                                                   (unsigned long long)query->count);
+    cbdi_row_map_release(query->maps[ROW_MAPS_KEPT - 1]);
+    memmove(&query->maps[1], &query->maps[0], (ROW_MAPS_KEPT - 1) * sizeof map);
+    query->maps[0] = map;
+    atomic_fetch_add(&map->refs, 1);
+    *out = map;
+    return CBD_STATUS_OK;
+}

@@ -1,0 +1,244 @@
+/* Pins: the claim that keeps versions from being reused (rules V1, V2, V7).
+ *
+ * A pin is one slot in this client's channel. It is stored, then the horizons are
+ * looked at; the broker raises a horizon, then looks at the pins. Whoever comes second
+ * sees the other. A pin is never moved or copied: views share it by `refs`, and the
+ * last release stores epoch 0 by an exchange, which is a full barrier on every
+ * machine; a plain store could linger and make one reader appear at two epochs.
+ *
+ * Taking and releasing need no lock: slots are found by a scan over `used` flags.
+ */
+#include "client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTEMPTS 16
+
+static cbd_pin *take_slot(cbd_stage *stage, uint32_t attribute)
+{
+    uint32_t start = atomic_load(&stage->pin_hint);
+    for (uint32_t i = 0; i < stage->pin_count; i++) {
+        uint32_t place = (start + i) % stage->pin_count;
+        cbd_pin *pin = &stage->pins[place];
+        uint32_t free = 0;
+        if (atomic_load(&pin->used) || !atomic_compare_exchange_strong(&pin->used, &free, 1))
+            continue;
+        atomic_store(&stage->pin_hint, place); /* low places first, so that the broker's scan stays short */
+        raise32(&stage->ring.control->pin_high_water, place + 1);
+        pin->stage = stage;
+        pin->use_count = 0;
+        atomic_store(&pin->refs, 1);
+        atomic_store(&pin->attribute, attribute);
+        atomic_store(&pin->epoch, 0);
+        cbdi_stage_retain(stage);
+        cbdi_hold(stage);
+        return pin;
+    }
+    return NULL;
+}
+
+static cbd_abi_pin_slot *slot_of(cbd_pin *pin) { return &pin->stage->pin_slots[pin - pin->stage->pins]; }
+
+static void store_pin(cbd_pin *pin, uint64_t epoch)
+{
+    cbd_abi_pin_slot *slot = slot_of(pin);
+    store32(&slot->attribute, atomic_load(&pin->attribute));
+    store64(&slot->epoch, epoch); /* last: now it counts */
+    atomic_store(&pin->epoch, epoch);
+}
+
+cbd_pin *cbd_pin_retain(cbd_pin *pin)
+{
+    if (pin != NULL)
+        atomic_fetch_add(&pin->refs, 1);
+    return pin;
+}
+
+void cbd_pin_release(cbd_pin *pin)
+{
+    if (pin == NULL || atomic_fetch_sub(&pin->refs, 1) != 1)
+        return;
+    cbd_stage *stage = pin->stage;
+    if (!atomic_load(&stage->foreign)) /* a child's slots are not mapped, and the parent's claims are the parent's */
+        exchange64(&slot_of(pin)->epoch, 0);
+    for (uint32_t i = 0; i < pin->use_count; i++) {
+        struct version_use *use = pin->uses[i].version;
+        uint64_t bytes = use->bytes; /* before the count falls and the record may be another version's */
+        if (atomic_fetch_sub(&use->count, 1) == 1)
+            atomic_fetch_sub(&stage->pinned_bytes, bytes);
+        atomic_fetch_sub(&pin->uses[i].segment->users, 1);
+    }
+    pin->use_count = 0;
+    atomic_store(&pin->epoch, 0);
+    uint32_t place = (uint32_t)(pin - stage->pins);
+    if (place < atomic_load(&stage->pin_hint))
+        atomic_store(&stage->pin_hint, place);
+    atomic_store(&pin->used, 0);
+    cbdi_leave(stage);
+    cbdi_stage_drop(stage);
+}
+
+static const uint64_t *horizon_of(cbd_stage *stage, const struct column *column)
+{
+    return column == NULL ? &stage->directory->horizon_any : &column->entry->horizon;
+}
+
+/* The way that always ends: only the loop raises horizons, so an epoch that the loop
+ * stores needs no check. (Should the session end meanwhile, a slot may be filled late;
+ * a stray pin keeps memory, it cannot harm a read.) */
+static cbd_status pin_by_broker(cbd_stage *stage, cbd_pin **pins, size_t n, uint64_t *epoch, cbd_error *error)
+{
+    struct submission s = {.opcode = CBD_OP_PIN};
+    cbd_op_result result;
+    cbd_op *op;
+    cbd_status status = cbdi_submit_begin(stage, &s, n * sizeof(uint32_t), 0, error);
+    if (status == CBD_STATUS_OK) {
+        for (size_t i = 0; i < n; i++) {
+            uint32_t place = (uint32_t)(pins[i] - stage->pins);
+            store32(&slot_of(pins[i])->attribute, atomic_load(&pins[i]->attribute));
+            memcpy(s.arguments + i * sizeof place, &place, sizeof place);
+        }
+        cbdi_submit_commit(stage, &s, &op);
+        status = cbdi_op_finish(op, &result, NULL, NULL, error);
+    }
+    if (status == CBD_STATUS_OK && result.epoch == 0)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker pinned epoch 0 although something was sealed");
+    for (size_t i = 0; i < n; i++) {
+        if (status == CBD_STATUS_OK)
+            atomic_store(&pins[i]->epoch, result.epoch);
+        else
+            cbd_pin_release(pins[i]);
+    }
+    *epoch = status == CBD_STATUS_OK ? result.epoch : 0;
+    return status;
+}
+
+cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+                         cbd_pin **pins, uint64_t *epoch, cbd_error *error)
+{
+    *epoch = load64(&stage->directory->epoch);
+    if (*epoch == 0)
+        return CBD_STATUS_OK;
+    for (size_t i = 0; i < n; i++) {
+        pins[i] = take_slot(stage, attributes[i]);
+        if (pins[i] != NULL)
+            continue;
+        while (i > 0)
+            cbd_pin_release(pins[--i]);
+        return cbdi_fail(error, CBD_STATUS_LIMIT,
+                         "all %u pin slots of this client are in use; release views that are no longer needed, or connect "
+                         "with a larger pin_count",
+                         stage->pin_count);
+    }
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        uint64_t e = load64(&stage->directory->epoch);
+        bool late = false;
+        for (size_t i = 0; i < n; i++)
+            store_pin(pins[i], e);
+        for (size_t i = 0; i < n && !late; i++)
+            late = load64(horizon_of(stage, columns[i])) > e;
+        if (!late) {
+            *epoch = e;
+            return CBD_STATUS_OK;
+        }
+        for (size_t i = 0; i < n; i++)
+            exchange64(&slot_of(pins[i])->epoch, 0);
+    }
+    return pin_by_broker(stage, pins, n, epoch, error);
+}
+
+/* Names up to three of the oldest pins. */
+static void name_oldest(cbd_stage *stage, uint64_t now, char *text, size_t room)
+{
+    uint64_t above = 0;
+    size_t used = 0;
+    text[0] = 0;
+    for (int found = 0; found < 3; found++) {
+        cbd_pin *oldest = NULL;
+        uint64_t epoch = UINT64_MAX;
+        for (uint32_t i = 0; i < stage->pin_count; i++) {
+            uint64_t e = atomic_load(&stage->pins[i].epoch);
+            if (e > above && e < epoch) {
+                epoch = e;
+                oldest = &stage->pins[i];
+            }
+        }
+        if (oldest == NULL)
+            return;
+        uint32_t attribute = atomic_load(&oldest->attribute), bytes = 9;
+        const char *name = "all of it";
+        if (attribute < stage->column_count) {
+            name = attribute == CBD_FLOOR_COLUMN ? "@floor" : stage->columns[attribute]->name;
+            bytes = attribute == CBD_FLOOR_COLUMN ? 6 : stage->columns[attribute]->name_bytes;
+        }
+        int wrote = snprintf(text + used, room - used, "%s\"%.*s\" at epoch %llu (%llu back)", used ? ", " : "",
+                             (int)(bytes > 60 ? 60 : bytes), name, (unsigned long long)epoch,
+                             (unsigned long long)(now > epoch ? now - epoch : 0));
+        used += wrote > 0 && (size_t)wrote < room - used ? (size_t)wrote : 0;
+        above = epoch;
+    }
+}
+
+/* The record that counts the pins of this version, with one more counted. */
+static struct version_use *count_version(cbd_stage *stage, struct column *column, const struct version *version)
+{
+    struct version_use *idle = NULL;
+    for (struct version_use *use = column->uses; use != NULL; use = use->next) {
+        if (use->birth == version->birth) {
+            if (atomic_fetch_add(&use->count, 1) == 0)
+                atomic_fetch_add(&stage->pinned_bytes, use->bytes);
+            return use;
+        }
+        if (atomic_load(&use->count) == 0)
+            idle = use; /* it can only be counted again by who holds cache_lock */
+    }
+    if (idle == NULL) {
+        idle = calloc(1, sizeof *idle);
+        if (idle == NULL)
+            return NULL;
+        idle->next = column->uses;
+        column->uses = idle;
+    }
+    idle->birth = version->birth;
+    idle->bytes = version->block.length_bytes;
+    atomic_store(&idle->count, 1);
+    atomic_fetch_add(&stage->pinned_bytes, idle->bytes);
+    return idle;
+}
+
+cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct version *version, struct segment *segment,
+                        cbd_error *error)
+{
+    cbd_stage *stage = pin->stage;
+    if (pin->use_count == pin->use_room) {
+        uint32_t room = pin->use_room ? pin->use_room * 2 : 1;
+        struct pin_use *uses = realloc(pin->uses, room * sizeof *uses);
+        if (uses == NULL)
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to note what a pin keeps");
+        pin->uses = uses;
+        pin->use_room = room;
+    }
+    struct version_use *use = count_version(stage, column, version);
+    if (use == NULL)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to count a version");
+    for (uint32_t i = 0; i < pin->use_count; i++)
+        if (pin->uses[i].version == use) { /* a snapshot that reads it again */
+            atomic_fetch_sub(&use->count, 1);
+            return CBD_STATUS_OK;
+        }
+    atomic_fetch_add(&segment->users, 1);
+    pin->uses[pin->use_count++] = (struct pin_use){segment, use};
+
+    uint64_t pinned = atomic_load(&stage->pinned_bytes), most = stage->directory->pinned_bytes_max;
+    store64(&stage->ring.control->pinned_bytes, pinned);
+    if (most != 0 && pinned > most) {
+        char oldest[300];
+        name_oldest(stage, load64(&stage->directory->epoch), oldest, sizeof oldest);
+        return cbdi_fail(error, CBD_STATUS_LIMIT,
+                         "this client would pin %llu bytes of distinct versions, its limit is %llu; oldest pins: %s",
+                         (unsigned long long)pinned, (unsigned long long)most, oldest);
+    }
+    return CBD_STATUS_OK;
+}

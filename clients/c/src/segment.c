@@ -1,0 +1,186 @@
+/* Segments: id → mapping. An unknown id is asked for over the socket, mapped, and
+ * the descriptor closed (S2). Ids are never reused, so a cached mapping stays true;
+ * a segment that the directory marks as retired is unmapped at the next call, unless
+ * a pin or a map session still looks at it.
+ *
+ * Everything here runs with cache_lock held.
+ */
+#include "client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* No stage has so many; a greater id is a broken one, and must not make us allocate. */
+#define SEGMENT_ID_MAX ((uint64_t)1 << 24)
+
+static cbd_status keep(cbd_stage *stage, struct segment *segment)
+{
+    if (segment->id > stage->segments_room) {
+        uint64_t room = stage->segments_room ? stage->segments_room : 64;
+        while (room < segment->id)
+            room *= 2;
+        struct segment **grown = realloc(stage->segments, room * sizeof *grown);
+        if (grown == NULL)
+            return CBD_STATUS_OUT_OF_MEMORY;
+        memset(grown + stage->segments_room, 0, (room - stage->segments_room) * sizeof *grown);
+        stage->segments = grown;
+        stage->segments_room = room;
+    }
+    stage->segments[segment->id - 1] = segment;
+    return CBD_STATUS_OK;
+}
+
+/* Maps what came and believes nothing of it before it was checked. */
+static cbd_status map_segment(cbd_stage *stage, const cbd_abi_segment_reply *reply, int fd, struct segment **out,
+                              cbd_error *error)
+{
+    struct stat about;
+    if (fstat(fd, &about) != 0)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "fstat of segment %llu: %s", (unsigned long long)reply->segment,
+                         strerror(errno));
+    if (reply->size_bytes < CBD_SEGMENT_HEADER_BYTES || (uint64_t)about.st_size < reply->size_bytes)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL,
+                         "segment %llu is said to have %llu bytes but its object has %lld; expected at least %u",
+                         (unsigned long long)reply->segment, (unsigned long long)reply->size_bytes,
+                         (long long)about.st_size, CBD_SEGMENT_HEADER_BYTES);
+    int protection = reply->writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *base = mmap(NULL, reply->size_bytes, protection, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "mapping %llu bytes of segment %llu: %s",
+                         (unsigned long long)reply->size_bytes, (unsigned long long)reply->segment, strerror(errno));
+    const cbd_abi_region_header *header = base;
+    struct segment *segment = NULL;
+    cbd_status status = CBD_STATUS_OK;
+    uint32_t version = load32(&header->version);
+    if (version >> 16 != CBD_ABI_MAJOR || header->magic != CBD_MAGIC_SEGMENT || header->region_id != reply->segment ||
+        header->generation != stage->generation)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL,
+                           "segment %llu has magic 0x%llx, version %u.%u, id %llu, generation %llu; expected magic "
+                           "0x%llx, version %u, generation %llu",
+                           (unsigned long long)reply->segment, (unsigned long long)header->magic, version >> 16,
+                           version & 0xffff, (unsigned long long)header->region_id,
+                           (unsigned long long)header->generation, (unsigned long long)CBD_MAGIC_SEGMENT,
+                           CBD_ABI_MAJOR, (unsigned long long)stage->generation);
+    else if ((segment = calloc(1, sizeof *segment)) == NULL)
+        status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to note segment %llu",
+                           (unsigned long long)reply->segment);
+    if (status == CBD_STATUS_OK) {
+        segment->id = reply->segment;
+        segment->base = base;
+        segment->size_bytes = reply->size_bytes;
+        segment->writable = reply->writable != 0;
+        status = keep(stage, segment);
+        if (status != CBD_STATUS_OK)
+            cbdi_fail(error, status, "no memory to note segment %llu", (unsigned long long)reply->segment);
+    }
+    if (status != CBD_STATUS_OK) {
+        free(segment);
+        munmap(base, reply->size_bytes);
+        return status;
+    }
+    *out = segment;
+    return CBD_STATUS_OK;
+}
+
+cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment, cbd_error *error)
+{
+    if (id == 0 || id > SEGMENT_ID_MAX)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "segment id %llu: expected 1 to %llu", (unsigned long long)id,
+                         (unsigned long long)SEGMENT_ID_MAX);
+    if (id <= stage->segments_room && stage->segments[id - 1] != NULL) {
+        *segment = stage->segments[id - 1];
+        return CBD_STATUS_OK;
+    }
+    cbd_abi_segment_request request = {
+        .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_SEGMENT_REQUEST, sizeof request}, .segment = id};
+    cbd_abi_segment_reply reply;
+    int fd;
+    cbd_status status = cbdi_ask(stage, &request, sizeof request, CBD_MESSAGE_SEGMENT_REPLY, &reply, sizeof reply, &fd,
+                                 error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (reply.status != CBD_STATUS_OK)
+        status = cbdi_fail(error, reply.status, "the broker refused segment %llu: %s", (unsigned long long)id,
+                           cbd_status_text(reply.status));
+    else if (reply.segment != id || fd < 0)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "asked for segment %llu, got segment %llu %s",
+                           (unsigned long long)id, (unsigned long long)reply.segment,
+                           fd < 0 ? "without a descriptor" : "");
+    else
+        status = map_segment(stage, &reply, fd, segment, error);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+cbd_status cbdi_place(cbd_stage *stage, uint64_t segment, uint64_t offset, uint64_t length, const char *what,
+                      const uint8_t **bytes, struct segment **where, cbd_error *error)
+{
+    struct segment *found;
+    cbd_status status = cbdi_segment(stage, segment, &found, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (offset > found->size_bytes || length > found->size_bytes - offset || offset % 8 != 0)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL,
+                         "%s lies at offset %llu, %llu bytes long, of segment %llu, which has %llu bytes", what,
+                         (unsigned long long)offset, (unsigned long long)length, (unsigned long long)segment,
+                         (unsigned long long)found->size_bytes);
+    *bytes = found->base + offset;
+    if (where != NULL)
+        *where = found;
+    return CBD_STATUS_OK;
+}
+
+void cbdi_segments_trim(cbd_stage *stage)
+{
+    uint32_t retired = load32(&stage->directory->retired_count);
+    if (retired == stage->retired_seen)
+        return;
+    bool all = true;
+    for (uint64_t i = 0; i < stage->segments_room; i++) {
+        struct segment *segment = stage->segments[i];
+        if (segment == NULL)
+            continue;
+        uint64_t base = CBD_SEGMENT_PAGE_BASE, place = i;
+        size_t page = 0;
+        for (; place >= base && page < sizeof stage->directory->segment_pages / sizeof(cbd_abi_ref); base <<= 1, page++)
+            place -= base;
+        if (page >= sizeof stage->directory->segment_pages / sizeof(cbd_abi_ref))
+            continue;
+        const cbd_abi_ref *ref = &stage->directory->segment_pages[page];
+        const uint8_t *bytes;
+        uint64_t in = load64(&ref->segment), at = load64(&ref->offset_bytes);
+        if (in == 0 || cbdi_place(stage, in, at, base * sizeof(cbd_abi_segment_entry), "a page of segments", &bytes, NULL,
+                                  NULL) != CBD_STATUS_OK)
+            continue;
+        const cbd_abi_segment_entry *entry = (const cbd_abi_segment_entry *)bytes + place;
+        if (load32(&entry->state) != CBD_SEGMENT_RETIRED || load64(&entry->segment) != i + 1)
+            continue;
+        if (atomic_load(&segment->users) != 0) {
+            all = false; /* look again at the next call */
+            continue;
+        }
+        stage->segments[i] = NULL;
+        munmap(segment->base, segment->size_bytes);
+        free(segment);
+    }
+    if (all)
+        stage->retired_seen = retired;
+}
+
+void cbdi_segments_unmap(cbd_stage *stage)
+{
+    for (uint64_t i = 0; i < stage->segments_room; i++) {
+        if (stage->segments[i] == NULL)
+            continue;
+        munmap(stage->segments[i]->base, stage->segments[i]->size_bytes);
+        free(stage->segments[i]);
+    }
+    free(stage->segments);
+    stage->segments = NULL;
+    stage->segments_room = 0;
+}

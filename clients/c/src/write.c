@@ -1,0 +1,377 @@
+/* Writing by copy, sealing, declaring. What the arguments and the directory decide
+ * is refused here, before anything is sent (R6); the broker decides again.
+ *
+ * A payload up to CBD_INLINE_BYTES_MAX goes into the op's arguments; a larger one is
+ * copied into mapped staging memory, which the broker may adopt.
+ */
+#include "write.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+cbd_status cbdi_name_check(const char *name, bool writing, size_t *length, cbd_error *error)
+{
+    *length = name == NULL ? 0 : strlen(name);
+    if (*length == 0 || *length > CBD_NAME_BYTES_MAX)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute name%s has %zu bytes: expected 1 to %u",
+                         name == NULL ? " is NULL and" : "", *length, CBD_NAME_BYTES_MAX);
+    if (writing && name[0] == '@')
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": names that start with \"@\" are reserved", name);
+    return CBD_STATUS_OK;
+}
+
+cbd_status cbdi_schema_of(cbd_stage *stage, const char *name, size_t length, cbd_schema *schema, bool *found,
+                          cbd_error *error)
+{
+    *found = false;
+    pthread_mutex_lock(&stage->cache_lock);
+    cbd_status status = cbdi_columns_refresh(stage, error);
+    const struct column *column = status == CBD_STATUS_OK ? cbdi_column_named(stage, name, length, NULL) : NULL;
+    if (column != NULL) {
+        *schema = column->schema;
+        *found = true;
+    }
+    pthread_mutex_unlock(&stage->cache_lock);
+    return status;
+}
+
+cbd_status cbdi_ordinal_check(cbd_stage *stage, const char *name, size_t length, uint64_t ordinal, cbd_error *error)
+{
+    uint64_t floor = 0;
+    (void)length;
+    cbd_status status = cbd_write_floor(stage, name, &floor, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (ordinal <= floor)
+        return cbdi_fail(error, CBD_STATUS_FLOOR_VIOLATION,
+                         "ordinal %llu of \"%.200s\" is sealed already: its write floor is %llu; the lowest that can be written is %llu",
+                         (unsigned long long)ordinal, name, (unsigned long long)floor, (unsigned long long)floor + 1);
+    return CBD_STATUS_OK;
+}
+
+cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, const cbd_schema *s, cbd_error *error)
+{
+    char have[32], want[32];
+    const char *differs = NULL;
+    if (existing->kind != s->kind)
+        differs = "kind";
+    else if (existing->row_ndim != s->row_ndim || memcmp(existing->row_shape, s->row_shape, sizeof s->row_shape) != 0)
+        differs = "row_shape";
+    else if (s->semantic != CBD_SEMANTIC_NONE && existing->semantic != s->semantic)
+        differs = "semantic";
+    else if (existing->device_type != s->device_type || existing->device_id != s->device_id)
+        differs = "device";
+    if (existing->code != s->code || existing->bits != s->bits || existing->lanes != s->lanes)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "element type is %s but the attribute \"%.200s\" holds %s",
+                         cbdi_dtype_text(s->code, s->bits, s->lanes, have), name,
+                         cbdi_dtype_text(existing->code, existing->bits, existing->lanes, want));
+    if (differs != NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%s differs from that of the attribute \"%.200s\" (semantic %u and %u, "
+                         "row dimensions %u and %u)", differs, name, s->semantic, existing->semantic, s->row_ndim,
+                         existing->row_ndim);
+    return CBD_STATUS_OK;
+}
+
+static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *error)
+{
+    const cbd_write_options *o = &w->options;
+    uint64_t size = w->query->count, rows = (uint64_t)w->tensor->shape[0];
+    char text[160];
+    if (o->count == 0)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count is 0: expected 1 to %llu, or CBD_ALL for every prim",
+                         (unsigned long long)size);
+    if (o->count != CBD_ALL && o->count > size)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count is %llu: the query has %llu prims",
+                         (unsigned long long)o->count, (unsigned long long)size);
+    if (o->index_map != NULL && o->mask != NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "index_map and mask are both given: expected one at most");
+    if ((o->index_map != NULL || o->mask != NULL) && o->count == CBD_ALL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count must be given with an index_map or mask: it says how long that is");
+    w->count = o->count == CBD_ALL ? size : o->count;
+    for (uint64_t i = 0; o->index_map != NULL && i < w->count; i++)
+        if (o->index_map[i] >= rows)
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "index_map[%llu] is %u: the tensor has %llu rows",
+                             (unsigned long long)i, o->index_map[i], (unsigned long long)rows);
+    if (o->index_map == NULL && rows != w->count)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "tensor of shape %s has %llu rows: expected %llu in its leading dimension, one per addressed prim",
+                         cbdi_shape_text(w->tensor->shape, w->tensor->ndim, text), (unsigned long long)rows,
+                         (unsigned long long)w->count);
+    if ((w->count != size || o->mask != NULL) && !(stage->features & CBD_FEATURE_SELECTION))
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "count %llu of %llu prims%s: this broker writes whole queries only; make a query of the prims that are meant",
+                         (unsigned long long)w->count, (unsigned long long)size, o->mask ? ", with a mask" : "");
+    return CBD_STATUS_OK;
+}
+
+cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
+{
+    const cbd_write_options *o = &w->options;
+    cbd_schema existing;
+    bool found;
+    uint64_t bytes;
+    cbd_status status = cbdi_tensor_check(w->tensor, &bytes, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (stage->read_only)
+        return cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
+    if (o->is_array)
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", w->name);
+    if (o->prim_mode > CBD_MODE_INSERT)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "prim_mode is %u: expected 0 (upsert) or 1 (insert)", o->prim_mode);
+    if (o->row_ndim > CBD_ROW_NDIM_MAX)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
+                         CBD_ROW_NDIM_MAX);
+    w->schema.kind = CBD_KIND_FIXED;
+    w->schema.semantic = o->semantic;
+    w->schema.device_type = CBD_DEVICE_CPU;
+    w->schema.row_ndim = o->row_ndim;
+    memcpy(w->schema.row_shape, o->row_shape, o->row_ndim * sizeof o->row_shape[0]);
+    status = cbdi_schema_of(stage, w->name, w->name_bytes, &existing, &found, error);
+    if (status == CBD_STATUS_OK && found && existing.kind == CBD_KIND_ARRAY)
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" is of kind array, the write of kind fixed", w->name);
+    if (status == CBD_STATUS_OK && found && o->row_ndim != 0 &&
+        (existing.row_ndim != o->row_ndim ||
+         memcmp(existing.row_shape, o->row_shape, o->row_ndim * sizeof o->row_shape[0]) != 0))
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                           "the row_shape given, %u dimensions, is not that of the attribute \"%.200s\", %u dimensions", o->row_ndim,
+                           w->name, existing.row_ndim);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_fold(w->tensor, &w->schema, found ? &existing : NULL, error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_schema_row_bytes(&w->schema, &w->row_bytes, error);
+    if (status == CBD_STATUS_OK && found)
+        status = cbdi_schema_accept(w->name, &existing, &w->schema, error);
+    if (status == CBD_STATUS_OK)
+        status = check_selection(stage, w, error);
+    if (status == CBD_STATUS_OK && !o->next_ordinal)
+        status = cbdi_ordinal_check(stage, w->name, w->name_bytes, o->ordinal, error);
+    if (status == CBD_STATUS_OK && w->count > (uint64_t)INT64_MAX / w->row_bytes)
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%llu rows of %llu bytes are too many",
+                           (unsigned long long)w->count, (unsigned long long)w->row_bytes);
+    w->bytes = w->count * w->row_bytes;
+    return status;
+}
+
+static uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~UINT64_C(7); }
+
+uint64_t cbdi_write_words(const struct write *w) { return w->options.mask != NULL ? (w->count + 63) / 64 : 0; }
+
+uint64_t cbdi_write_room(const struct write *w)
+{
+    return round8(w->name_bytes) + cbdi_write_words(w) * sizeof(uint64_t) + round8(w->bytes);
+}
+
+void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_abi_write_entry *entry)
+{
+    const cbd_write_options *o = &w->options;
+    uint64_t words = cbdi_write_words(w), words_at = at + round8(w->name_bytes), payload_at = words_at + words * sizeof(uint64_t);
+    memset(entry, 0, sizeof *entry);
+    cbdi_schema_to_abi(&w->schema, &entry->schema);
+    entry->payload.offset_bytes = payload_at;
+    entry->payload.length_bytes = w->bytes;
+    entry->payload_rows = w->count;
+    entry->name_offset_bytes = (uint32_t)at;
+    entry->name_bytes = (uint32_t)w->name_bytes;
+    entry->selection.count = words == 0 && w->count == w->query->count ? CBD_ALL : w->count;
+    entry->selection.sort = words != 0 ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
+    if (words != 0) {
+        entry->selection.words_offset_bytes = (uint32_t)words_at;
+        entry->selection.word_count = (uint32_t)words;
+        memcpy(arguments + words_at, o->mask, words * sizeof(uint64_t));
+    }
+    memcpy(arguments + at, w->name, w->name_bytes);
+    cbdi_gather(arguments + payload_at, w->tensor, w->count, o->index_map); /* an index map is gathered here: behaviour 70 */
+}
+
+static cbd_status write_inline(cbd_stage *stage, const struct write *w, cbd_op **op, cbd_error *error)
+{
+    const cbd_write_options *o = &w->options;
+    uint64_t at = sizeof(cbd_abi_write_arguments) + sizeof(cbd_abi_write_entry);
+    struct submission s = {
+        .opcode = CBD_OP_WRITE,
+        .flags = (o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0) | (o->seal ? CBD_FLAG_SEAL : 0),
+        .handle = w->query->handle,
+        .ordinal = o->next_ordinal ? 0 : o->ordinal,
+    };
+    cbd_status status = cbdi_submit_begin(stage, &s, at + cbdi_write_room(w), 0, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    cbd_abi_write_arguments arguments = {.entry_count = 1, .prim_mode = o->prim_mode};
+    cbd_abi_write_entry entry;
+    cbdi_write_put(w, s.arguments, at, &entry);
+    memcpy(s.arguments, &arguments, sizeof arguments);
+    memcpy(s.arguments + sizeof arguments, &entry, sizeof entry);
+    cbdi_submit_commit(stage, &s, op);
+    return CBD_STATUS_OK;
+}
+
+static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op **op, cbd_error *error)
+{
+    cbd_map_options options = {
+        .ordinal = w->options.ordinal,
+        .next_ordinal = w->options.next_ordinal,
+        .prim_mode = w->options.prim_mode,
+        .semantic = w->options.semantic,
+        .code = w->schema.code,
+        .bits = w->schema.bits,
+        .lanes = w->schema.lanes,
+        .row_ndim = w->schema.row_ndim,
+    };
+    memcpy(options.row_shape, w->schema.row_shape, sizeof options.row_shape);
+    cbd_session *session = NULL;
+    cbd_group *group = NULL;
+    cbd_status status = cbd_map_attribute(stage, w->query, w->name, &options, &session, error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_fetch_map_next(session, &group, error);
+    if (status == CBD_STATUS_OK && group->rows != w->count)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "mapped %llu rows, got %llu", (unsigned long long)w->count,
+                           (unsigned long long)group->rows);
+    if (status == CBD_STATUS_OK) {
+        cbdi_gather(group->data, w->tensor, w->count, w->options.index_map);
+        status = cbd_unmap_attribute(session, w->options.seal ? CBD_FLAG_SEAL : 0, op, error);
+    }
+    cbd_session_release(session); /* aborts where something failed */
+    return status;
+}
+
+cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name, const cbd_tensor *tensor,
+                               const cbd_write_options *options, cbd_op **op, cbd_error *error)
+{
+    struct write w = {.query = query, .name = name, .tensor = tensor,
+                      .options = options ? *options : cbd_write_options_default()};
+    if (op != NULL)
+        *op = NULL;
+    cbd_status status = cbdi_name_check(name, true, &w.name_bytes, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_enter(stage, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbdi_query_check(stage, query, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_check_write(stage, &w, error);
+    bool selects = status == CBD_STATUS_OK && (w.count != query->count || w.options.mask != NULL);
+    uint64_t most = selects ? stage->ring.arguments.size_bytes / 2 : CBD_INLINE_BYTES_MAX;
+    if (status == CBD_STATUS_OK) {
+        if (w.bytes <= most && w.bytes <= stage->ring.arguments.size_bytes / 2)
+            status = write_inline(stage, &w, op, error);
+        else if (!selects)
+            status = write_mapped(stage, &w, op, error);
+        else
+            status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                               "%llu bytes with a count or mask: more than %llu bytes are written to whole queries only",
+                               (unsigned long long)w.bytes, (unsigned long long)most);
+    }
+    cbdi_leave(stage);
+    return status;
+}
+
+cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic, cbd_op **op,
+                       cbd_error *error)
+{
+    int64_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX];
+    cbd_write_options options = cbd_write_options_default();
+    cbd_schema existing;
+    cbd_query *root;
+    if (op != NULL)
+        *op = NULL;
+    if (tensor == NULL || tensor->ndim < 0 || tensor->ndim >= CBD_NDIM_MAX || (tensor->ndim > 0 && tensor->shape == NULL))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor has %d dimensions: expected 0 to %d and a shape",
+                         tensor ? tensor->ndim : -1, CBD_NDIM_MAX - 1);
+    cbd_tensor row = *tensor; /* one row: (1, *shape) */
+    row.ndim = tensor->ndim + 1;
+    row.shape = shape;
+    shape[0] = 1;
+    strides[0] = 0;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        shape[i + 1] = tensor->shape[i];
+        strides[i + 1] = tensor->strides ? tensor->strides[i] : 0;
+    }
+    row.strides = tensor->strides ? strides : NULL;
+    cbd_status status = cbd_attribute_schema(stage, name, &existing, NULL);
+    if (status == CBD_STATUS_NOT_FOUND) { /* a new attribute: its row is the whole array */
+        if (tensor->ndim > CBD_ROW_NDIM_MAX)
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor has %d dimensions: a row has at most %d", tensor->ndim,
+                             CBD_ROW_NDIM_MAX);
+        options.row_ndim = (uint32_t)tensor->ndim;
+        for (int32_t i = 0; i < tensor->ndim; i++)
+            options.row_shape[i] = (uint64_t)tensor->shape[i];
+    }
+    options.next_ordinal = options.seal = 1;
+    options.semantic = semantic;
+    status = cbd_root_query(stage, &root, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbd_write_attribute(stage, root, name, &row, &options, op, error);
+    cbd_query_release(root);
+    return status;
+}
+
+cbd_status cbd_advance_write_floor(cbd_stage *stage, uint64_t ordinal, uint32_t scope, const char *const *names, size_t n,
+                                   uint64_t stamp_ns, cbd_op **op, cbd_error *error)
+{
+    size_t length;
+    cbd_status status = CBD_STATUS_OK;
+    if (op != NULL)
+        *op = NULL;
+    if (scope > CBD_SCOPE_EXCLUDE)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "scope is %u: expected 0 (all), 1 (include) or 2 (exclude)", scope);
+    if (scope == CBD_SCOPE_ALL && n != 0)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "scope all with %zu names: expected none; use include", n);
+    if (n != 0 && names == NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "names is NULL with n = %zu", n);
+    for (size_t i = 0; i < n && status == CBD_STATUS_OK; i++)
+        status = cbdi_name_check(names[i], true, &length, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_enter(stage, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    cbd_abi_seal_arguments arguments = {.stamp_ns = stamp_ns};
+    struct submission s = {.opcode = CBD_OP_SEAL, .ordinal = ordinal, .value = scope};
+    uint64_t list = scope == CBD_SCOPE_ALL ? 0 : cbdi_string_list_bytes(names, NULL, n);
+    status = cbdi_submit_begin(stage, &s, sizeof arguments + list, 0, error);
+    if (status == CBD_STATUS_OK) {
+        memcpy(s.arguments, &arguments, sizeof arguments);
+        if (list != 0)
+            cbdi_string_list_put(s.arguments + sizeof arguments, names, NULL, n);
+        cbdi_submit_commit(stage, &s, op);
+    }
+    cbdi_leave(stage);
+    return status;
+}
+
+cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *schema, uint32_t retain, uint32_t handoff,
+                       cbd_op **op, cbd_error *error)
+{
+    uint64_t row_bytes;
+    size_t length;
+    if (op != NULL)
+        *op = NULL;
+    cbd_status status = cbdi_name_check(name, true, &length, error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_schema_row_bytes(schema, &row_bytes, error);
+    if (status == CBD_STATUS_OK && schema->kind == CBD_KIND_ARRAY)
+        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", name);
+    if (status == CBD_STATUS_OK && schema->device_type > CBD_DEVICE_CPU)
+        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "device type %u: this version holds host memory only", schema->device_type);
+    if (status == CBD_STATUS_OK && handoff > CBD_HANDOFF_COPY)
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "handoff is %u: expected 0 (default), 1 (adopt) or 2 (copy)", handoff);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_enter(stage, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    cbd_schema host = *schema;
+    host.device_type = CBD_DEVICE_CPU;
+    cbd_abi_declare_arguments arguments = {.name_offset_bytes = sizeof arguments, .name_bytes = (uint32_t)length,
+                                           .retain = retain, .handoff = handoff};
+    cbdi_schema_to_abi(&host, &arguments.schema);
+    struct submission s = {.opcode = CBD_OP_DECLARE};
+    status = cbdi_submit_begin(stage, &s, sizeof arguments + length, 0, error);
+    if (status == CBD_STATUS_OK) {
+        memcpy(s.arguments, &arguments, sizeof arguments);
+        memcpy(s.arguments + sizeof arguments, name, length);
+        cbdi_submit_commit(stage, &s, op);
+    }
+    cbdi_leave(stage);
+    return status;
+}

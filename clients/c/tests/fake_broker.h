@@ -1,0 +1,90 @@
+/* A broker of a few hundred lines for the client's own tests: a socket, a channel, a
+ * directory and segments, all made by hand, and a thread that answers ops. It stores
+ * nothing by itself; tests publish versions and may break any word they like.
+ */
+#ifndef FAKE_BROKER_H
+#define FAKE_BROKER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client.h"
+
+#define FAKE_SEGMENT_BYTES (8u << 20)
+#define FAKE_GENERATION UINT64_C(1700000000000000000)
+
+struct fake {
+    char dir[64];
+    int listener, connection;
+    int channel_fd, directory_fd, doorbell_fd, segment_fds[4]; /* segment id i+1; 2 is the client's own */
+    uint8_t *channel;
+    cbd_abi_directory_header *directory;
+    cbd_abi_doorbell *doorbell;
+    uint8_t *segments[4];
+    uint64_t used[4];
+    uint64_t layouts;
+    uint32_t sq_entries, cq_entries, argument_bytes, result_bytes, pin_count;
+    uint32_t version; /* of the hello reply */
+    pthread_t thread;
+    _Atomic int stop;
+    _Atomic int frozen;     /* answers no ops */
+    _Atomic int segment_asks;
+    _Atomic int pins_by_op;
+    _Atomic uint32_t last_opcode;
+    _Atomic int aborts;
+    uint64_t next_handle;
+    uint64_t sq_head, cq_tail;
+    /* Called for every op before it is answered; may change the completion or return
+     * false to leave it out. */
+    bool (*on_op)(struct fake *, const cbd_abi_submission_entry *, cbd_abi_completion_entry *);
+    /* Overwrites a completion's text. */
+    const char *text;
+};
+
+/* Above 0: about one access to shared words in so many gives up the processor. */
+extern _Atomic unsigned fake_shaking;
+
+struct fake *fake_start(void); /* sets CALLBOARD_RUNTIME_DIR */
+void fake_stop(struct fake *fake);
+cbd_stage *fake_connect(struct fake *fake);
+void fake_hang_up(struct fake *fake, const char *text); /* text NULL: without a last message */
+
+uint64_t fake_string(struct fake *fake, uint32_t sort, const char *text);
+cbd_abi_attribute_entry *fake_attribute(struct fake *fake, uint32_t column);
+uint32_t fake_column(struct fake *fake, const char *name, uint8_t code, uint8_t bits, uint16_t lanes, uint32_t row_ndim,
+                     const uint64_t *row_shape);
+cbd_abi_ref fake_alloc(struct fake *fake, uint64_t segment, uint64_t bytes, void **at);
+/* A layout of the paths, all born at `birth`. */
+cbd_abi_ref fake_layout(struct fake *fake, const char *const *paths, size_t n, uint64_t birth);
+cbd_abi_version_slot *fake_slot(struct fake *fake, uint32_t column, uint32_t place);
+/* Publishes rows as a new version in the slot, epoch + 1; the one before dies. */
+void fake_publish(struct fake *fake, uint32_t column, uint32_t place, cbd_abi_ref layout, uint64_t rows, const void *data,
+                  uint64_t bytes, uint64_t ordinal);
+void fake_floors(struct fake *fake, uint32_t place, uint64_t global, uint64_t other, const cbd_abi_floor_row *rows, uint64_t n);
+void fake_epoch(struct fake *fake, uint64_t epoch);
+cbd_abi_pin_slot *fake_pins(struct fake *fake);
+unsigned fake_pins_held(struct fake *fake);
+
+#define CHECK(condition)                                                                     \
+    do {                                                                                     \
+        if (!(condition)) {                                                                  \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);          \
+            exit(1);                                                                         \
+        }                                                                                    \
+    } while (0)
+
+#define CHECK_STATUS(call, wanted)                                                                               \
+    do {                                                                                                         \
+        cbd_status got_ = (call);                                                                                \
+        if (got_ != (wanted)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s gave %s, expected %s (%s)\n", __FILE__, __LINE__, #call,                  \
+                    cbd_status_name(got_), cbd_status_name(wanted), error.text);                                 \
+            exit(1);                                                                                             \
+        }                                                                                                        \
+    } while (0)
+
+#endif

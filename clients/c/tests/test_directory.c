@@ -1,0 +1,611 @@
+/* Pins, versions, layouts, floors: reading a hand-made directory (rules V1 to V9, L2,
+ * I3, I4, S2), also one that is broken or changes while it is read.
+ */
+#include "fake_broker.h"
+
+#include <dirent.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static cbd_error error;
+static const char *const names[] = {"x"};
+
+static cbd_query *query_of(cbd_stage *stage, const char *const *paths, size_t n)
+{
+    cbd_query *query;
+    CHECK_STATUS(cbd_query_from_path_list(stage, paths, NULL, n, &query, &error), CBD_STATUS_OK);
+    return query;
+}
+
+/* The one group of attribute x, or NULL. */
+static const cbd_read_group *read_x(cbd_stage *stage, cbd_query *query)
+{
+    cbd_read *read;
+    const cbd_read_group *group = NULL, *more;
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_OK);
+    if (cbd_fetch_read_next(read, &group, &error) == CBD_STATUS_OK)
+        CHECK(cbd_fetch_read_next(read, &more, &error) == CBD_STATUS_END && more == NULL);
+    cbd_read_release(read); /* the group lives on by itself */
+    return group;
+}
+
+static const char *const abc[] = {"/a", "/b", "/c"};
+
+static void nothing_sealed_and_unknown_names_give_no_group(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    CHECK(read_x(stage, query) == NULL); /* epoch 0 */
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_FLOAT, 32, 1, 0, NULL);
+    fake_epoch(f, 1);
+    CHECK(read_x(stage, query) == NULL); /* known, never sealed: O5 */
+    float rows[3] = {1, 2, 3};
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 2), 3, rows, sizeof rows, 1);
+    const cbd_read_group *group = read_x(stage, query);
+    CHECK(group != NULL && group->epoch == 2 && group->rows == 3 && ((const float *)group->data)[2] == 3);
+    CHECK(fake_pins_held(f) == 1); /* the floors' pin is gone, the group's stays */
+    cbd_release_group(group);
+    CHECK(fake_pins_held(f) == 0);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* V4, O6: a snapshot shows what lived at its epoch, whatever is published later. */
+static void a_snapshot_shows_the_version_born_before_and_not_dead_at_its_epoch(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    cbd_abi_ref layout = fake_layout(f, abc, 3, 1);
+    cbd_snapshot *snapshots[40];
+    for (int i = 0; i < 40; i++) { /* over the end of the first page of slots */
+        int32_t rows[3] = {i, i, i};
+        fake_publish(f, x, (uint32_t)i, layout, 3, rows, sizeof rows, (uint64_t)i + 1);
+        CHECK_STATUS(cbd_snapshot_open(stage, &snapshots[i], &error), CBD_STATUS_OK);
+    }
+    for (int hint = 0; hint < 3; hint++) { /* the hint is only a hint */
+        fake_attribute(f, x)->latest_slot = hint == 0 ? 39 : hint == 1 ? 1234567 : UINT64_MAX;
+        for (int i = 0; i < 40; i++) {
+            /* fake_publish ends versions of the first page only; end the others by hand. */
+            if (i + 1 < 40)
+                fake_slot(f, x, (uint32_t)i)->death = (uint64_t)i + 2;
+            cbd_read *read;
+            const cbd_read_group *group;
+            CHECK_STATUS(cbd_snapshot_read(snapshots[i], query, names, 1, &read, &error), CBD_STATUS_OK);
+            CHECK_STATUS(cbd_fetch_read_next(read, &group, &error), CBD_STATUS_OK);
+            CHECK(((const int32_t *)group->data)[1] == i && group->ordinal == (uint64_t)i + 1);
+            CHECK(group->epoch == cbd_snapshot_epoch(snapshots[i]) && cbd_read_epoch(read) == group->epoch);
+            cbd_release_group(group);
+            cbd_read_release(read);
+        }
+    }
+    CHECK(fake_pins(f)[0].attribute == CBD_PIN_ALL);
+    for (int i = 0; i < 40; i++)
+        cbd_snapshot_release(snapshots[i]);
+    CHECK(fake_pins_held(f) == 0);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* V2: a horizon above the epoch refuses; after 16 refusals the broker stores the pins. */
+static void a_horizon_that_stays_above_ends_in_a_pin_by_the_broker(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    cbd_release_group(read_x(stage, query));
+    CHECK(atomic_load(&f->pins_by_op) == 0);
+    fake_attribute(f, x)->horizon = 5;
+    const cbd_read_group *group = read_x(stage, query);
+    CHECK(group != NULL && atomic_load(&f->pins_by_op) == 1 && fake_pins_held(f) == 1);
+    cbd_release_group(group);
+    f->directory->horizon_any = 9;
+    cbd_snapshot *snapshot;
+    CHECK_STATUS(cbd_snapshot_open(stage, &snapshot, &error), CBD_STATUS_OK);
+    CHECK(atomic_load(&f->pins_by_op) == 2 && cbd_snapshot_epoch(snapshot) == 1);
+    cbd_snapshot_release(snapshot);
+    CHECK(fake_pins_held(f) == 0);
+
+    fake_hang_up(f, NULL); /* nobody can pin for us any more: an error, and no slot is lost */
+    cbd_read *read;
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_SESSION_ENDED);
+    CHECK(read == NULL && fake_pins_held(f) == 0);
+    fake_attribute(f, x)->horizon = 0; /* but sealed data can be read on without a broker */
+    group = read_x(stage, query);
+    CHECK(group != NULL);
+    cbd_release_group(group);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* ---- the race that the rules are about -------------------------------------------- */
+
+enum { SLOTS = 5, WORDS = 64 };
+
+struct race {
+    struct fake *fake;
+    cbd_stage *stage;
+    cbd_query *query;
+    uint32_t column;
+    _Atomic int stop;
+    _Atomic uint64_t published, reads;
+};
+
+static bool pinned(struct fake *f, uint32_t column, uint64_t birth, uint64_t death)
+{
+    cbd_abi_channel_control *control = (cbd_abi_channel_control *)(f->channel + CBD_CHANNEL_CONTROL_OFFSET);
+    uint32_t high = load32(&control->pin_high_water);
+    for (uint32_t i = 0; i < high; i++) {
+        uint64_t epoch = load64(&fake_pins(f)[i].epoch);
+        uint32_t attribute = load32(&fake_pins(f)[i].attribute);
+        if (epoch != 0 && (attribute == column || attribute == CBD_PIN_ALL) && birth <= epoch && epoch < death)
+            return true;
+    }
+    return false;
+}
+
+/* The broker's half of V3 and V4: reuse a dead version's block in place, as fast as can be. */
+static void *republish(void *argument)
+{
+    struct race *r = argument;
+    struct fake *f = r->fake;
+    cbd_abi_attribute_entry *entry = fake_attribute(f, r->column);
+    uint32_t last = 0;
+    while (!atomic_load(&r->stop)) {
+        uint64_t epoch = f->directory->epoch;
+        for (uint32_t i = 0; i < SLOTS; i++) {
+            cbd_abi_version_slot *slot = fake_slot(f, r->column, i);
+            if (i == last || slot->death > epoch || pinned(f, r->column, slot->birth, slot->death))
+                continue;
+            if (entry->horizon < slot->death) {
+                store64(&entry->horizon, slot->death);
+                store64(&f->directory->horizon_any, slot->death);
+            }
+            if (pinned(f, r->column, slot->birth, slot->death))
+                continue;
+            store64(&slot->birth, CBD_INFINITE);
+            store64(&slot->death, CBD_INFINITE);
+            uint64_t *words = (uint64_t *)(f->segments[slot->block.segment - 1] + slot->block.offset_bytes);
+            for (int w = 0; w < WORDS; w++)
+                words[w] = epoch + 1;
+            store64(&slot->ordinal_highest, epoch + 1);
+            store64(&slot->birth, epoch + 1);
+            store64(&fake_slot(f, r->column, last)->death, epoch + 1);
+            store64(&entry->latest_slot, i);
+            fake_epoch(f, epoch + 1);
+            last = i;
+            atomic_fetch_add(&r->published, 1);
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void *read_on(void *argument)
+{
+    struct race *r = argument;
+    uint64_t seen = 0;
+    cbd_error why;
+    while (!atomic_load(&r->stop)) {
+        cbd_read *read;
+        const cbd_read_group *group;
+        bool whole = atomic_load(&r->reads) % 3 == 0;
+        cbd_snapshot *snapshot = NULL;
+        if (whole) {
+            CHECK(cbd_snapshot_open(r->stage, &snapshot, &why) == CBD_STATUS_OK);
+            CHECK(cbd_snapshot_read(snapshot, r->query, names, 1, &read, &why) == CBD_STATUS_OK);
+            cbd_snapshot_release(snapshot);
+        } else {
+            CHECK(cbd_read_attributes(r->stage, r->query, names, 1, &read, &why) == CBD_STATUS_OK);
+        }
+        CHECK(cbd_fetch_read_next(read, &group, &why) == CBD_STATUS_OK);
+        cbd_read_release(read);
+        const uint64_t *words = group->data;
+        CHECK(group->ordinal == group->epoch && group->epoch >= seen); /* a version for each epoch here */
+        seen = group->epoch;
+        for (int turn = 0; turn < 3; turn++)
+            for (int w = 0; w < WORDS; w++)
+                CHECK(words[w] == group->epoch);
+        cbd_release_group(group);
+        atomic_fetch_add(&r->reads, 1);
+    }
+    return NULL;
+}
+
+static void refills_while_reading_are_never_seen(void)
+{
+    struct race r = {.fake = fake_start()};
+    r.fake->directory->pinned_bytes_max = 0;
+    r.stage = fake_connect(r.fake);
+    static const char *const one[] = {"/a"};
+    uint64_t shape = WORDS, words[WORDS];
+    r.query = query_of(r.stage, one, 1);
+    r.column = fake_column(r.fake, "x", CBD_DTYPE_UINT, 64, 1, 1, &shape);
+    cbd_abi_ref layout = fake_layout(r.fake, one, 1, 1);
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        for (int w = 0; w < WORDS; w++)
+            words[w] = i + 1;
+        fake_publish(r.fake, r.column, SLOTS - 1 - i, layout, 1, words, sizeof words, i + 1);
+    }
+    atomic_store(&fake_shaking, 4);
+    pthread_t writer, readers[3];
+    pthread_create(&writer, NULL, republish, &r);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&readers[i], NULL, read_on, &r);
+    for (int i = 0; i < 200 && (atomic_load(&r.published) < 3000 || atomic_load(&r.reads) < 3000); i++)
+        usleep(10000);
+    atomic_store(&r.stop, 1);
+    pthread_join(writer, NULL);
+    for (int i = 0; i < 3; i++)
+        pthread_join(readers[i], NULL);
+    atomic_store(&fake_shaking, 0);
+    printf("  %llu versions, %llu reads, %d by op PIN\n", (unsigned long long)r.published, (unsigned long long)r.reads,
+           atomic_load(&r.fake->pins_by_op));
+    CHECK(r.published > 100 && r.reads > 100 && fake_pins_held(r.fake) == 0);
+    cbd_query_release(r.query);
+    cbd_stage_release(r.stage);
+    fake_stop(r.fake);
+}
+
+/* ---- rows ----------------------------------------------------------------------------- */
+
+/* L2, behaviours 16 and 91: rows in the query's order, absent prims, prims named twice. */
+static void rows_come_in_the_order_of_the_query(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    static const char *const paths[] = {"/a", "/b", "/c", "/d", "/e"};
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 16, 3, 0, NULL);
+    cbd_abi_ref layout = fake_layout(f, paths, 5, 1);
+    cbd_abi_layout_row *rows = (cbd_abi_layout_row *)(f->segments[0] + layout.offset_bytes + sizeof(cbd_abi_layout_header));
+    rows[4].death = 1; /* "/e" is not there any more */
+    int16_t data[5][3] = {{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {3, 3, 3}, {4, 4, 4}};
+    fake_publish(f, x, 0, layout, 5, data, sizeof data, 1);
+
+    static const char *const middle[] = {"/b", "/nobody", "/c", "/d", "/e"};
+    cbd_query *query = query_of(stage, middle, 5);
+    const cbd_read_group *group = read_x(stage, query);
+    CHECK(group->contiguous && group->index_map == NULL && group->rows == 3 && group->prim_count == 3);
+    CHECK(group->ndim == 2 && group->shape[0] == 3 && group->shape[1] == 3);
+    CHECK(((const int16_t *)group->data)[0] == 1 && group->prims[1] == cbd_query_ids(query)[2]);
+    const cbd_read_group *again = read_x(stage, query);
+    CHECK(again->prims == group->prims); /* the same cached map */
+    cbd_release_group(again);
+    cbd_query_release(query); /* before its group */
+    CHECK(group->prims[0] != 0);
+    cbd_release_group(group);
+
+    static const char *const backwards[] = {"/d", "/a", "/d"};
+    query = query_of(stage, backwards, 3);
+    group = read_x(stage, query);
+    CHECK(!group->contiguous && group->rows == 5 && group->prim_count == 3);
+    CHECK(group->index_map[0] == 3 && group->index_map[1] == 0 && group->index_map[2] == 3);
+    cbd_release_group(group);
+    cbd_query_release(query);
+
+    static const char *const nobody[] = {"/nobody"};
+    query = query_of(stage, nobody, 1);
+    CHECK(read_x(stage, query) == NULL && fake_pins_held(f) == 0);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+static void latest_is_one_row_without_the_axis_of_rows(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    static const char *const two[] = {"/other", "/"};
+    uint64_t shape[2] = {2, 3};
+    float data[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    const cbd_read_group *group;
+    CHECK_STATUS(cbd_latest(stage, "x", &group, &error), CBD_STATUS_NOT_FOUND);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_FLOAT, 32, 1, 2, shape);
+    fake_publish(f, x, 0, fake_layout(f, two, 2, 1), 2, data, sizeof data, 1);
+    CHECK_STATUS(cbd_latest(stage, "x", &group, &error), CBD_STATUS_OK);
+    CHECK(group->ndim == 2 && group->shape[0] == 2 && group->shape[1] == 3 && ((const float *)group->data)[0] == 6);
+    cbd_release_group(group);
+    cbd_schema schema;
+    CHECK_STATUS(cbd_attribute_schema(stage, "x", &schema, &error), CBD_STATUS_OK);
+    CHECK(schema.row_ndim == 2 && schema.row_shape[1] == 3 && schema.bits == 32);
+    CHECK_STATUS(cbd_attribute_schema(stage, "y", &schema, &error), CBD_STATUS_NOT_FOUND);
+    cbd_attribute_info info;
+    CHECK_STATUS(cbd_attribute_at(stage, 1, &info, &error), CBD_STATUS_OK);
+    CHECK(strcmp(info.name, "x") == 0 && info.row_bytes == 24);
+    CHECK_STATUS(cbd_attribute_at(stage, 2, &info, &error), CBD_STATUS_END);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* V9: the row of the name, else the default; the global one apart. */
+static void floors_are_those_of_the_epoch(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    uint64_t floor;
+    CHECK_STATUS(cbd_write_floor(stage, NULL, &floor, &error), CBD_STATUS_OK);
+    CHECK(floor == 0);
+    fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    cbd_abi_floor_row rows[2] = {{fake_attribute(f, 1)->name_id, 12}, {fake_string(f, CBD_STRING_TOKEN, "unborn"), 9}};
+    fake_floors(f, 0, 5, 7, rows, 2);
+    cbd_snapshot *snapshot;
+    CHECK_STATUS(cbd_snapshot_open(stage, &snapshot, &error), CBD_STATUS_OK);
+    fake_floors(f, 1, 50, 70, rows, 0);
+    CHECK_STATUS(cbd_write_floor(stage, "x", &floor, &error), CBD_STATUS_OK);
+    CHECK(floor == 70);
+    CHECK_STATUS(cbd_write_floor(stage, NULL, &floor, &error), CBD_STATUS_OK);
+    CHECK(floor == 50);
+    CHECK_STATUS(cbd_snapshot_floor(snapshot, "x", &floor, &error), CBD_STATUS_OK);
+    CHECK(floor == 12);
+    CHECK_STATUS(cbd_snapshot_floor(snapshot, "unborn", &floor, &error), CBD_STATUS_OK);
+    CHECK(floor == 9);
+    CHECK_STATUS(cbd_snapshot_floor(snapshot, "other", &floor, &error), CBD_STATUS_OK);
+    CHECK(floor == 7 && cbd_snapshot_stamp(snapshot) == 99);
+    cbd_snapshot_release(snapshot);
+    CHECK(fake_pins_held(f) == 0);
+    uint64_t epoch;
+    CHECK_STATUS(cbd_follow(stage, 1, 0, &epoch, &error), CBD_STATUS_OK);
+    CHECK(epoch == 2);
+    CHECK_STATUS(cbd_follow(stage, 2, 20000000, &epoch, &error), CBD_STATUS_TIMEOUT);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* V7: bytes of distinct versions; two views of one version count once. */
+static void too_many_pinned_bytes_are_limit_and_name_the_oldest(void)
+{
+    struct fake *f = fake_start();
+    f->directory->pinned_bytes_max = 100;
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 1);
+    uint64_t shape = 10;
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 1, &shape);
+    cbd_abi_ref layout = fake_layout(f, abc, 1, 1);
+    int32_t row[10] = {0};
+    const cbd_read_group *held[5];
+    for (uint32_t i = 0; i < 2; i++) {
+        fake_publish(f, x, i, layout, 1, row, sizeof row, i + 1);
+        held[2 * i] = read_x(stage, query);
+        held[2 * i + 1] = read_x(stage, query);
+    }
+    cbd_stage_info info;
+    CHECK_STATUS(cbd_stage_get_info(stage, &info, &error), CBD_STATUS_OK);
+    CHECK(info.pinned_bytes == 80 && strcmp(info.name, "fake") == 0);
+    fake_publish(f, x, 2, layout, 1, row, sizeof row, 3);
+    cbd_read *read;
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_LIMIT);
+    CHECK(strstr(error.text, "\"x\" at epoch 1") != NULL && strstr(error.text, "120") != NULL);
+    CHECK(fake_pins_held(f) == 4);
+    cbd_release_group(held[0]);
+    cbd_pin *pin = cbd_pin_retain(held[1]->pin);
+    cbd_release_group(held[1]);
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_LIMIT);
+    cbd_pin_release(pin);
+    held[4] = read_x(stage, query);
+    CHECK(held[4] != NULL && held[4]->ordinal == 3);
+    for (int i = 2; i < 5; i++)
+        cbd_release_group(held[i]);
+    CHECK_STATUS(cbd_stage_get_info(stage, &info, &error), CBD_STATUS_OK);
+    CHECK(info.pinned_bytes == 0 && fake_pins_held(f) == 0);
+
+    const cbd_read_group *all[64];
+    for (int i = 0; i < 63; i++) /* a read needs one more for the floors */
+        all[i] = read_x(stage, query);
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_LIMIT);
+    CHECK(strstr(error.text, "64 pin slots") != NULL);
+    for (int i = 0; i < 63; i++)
+        cbd_release_group(all[i]);
+    CHECK(fake_pins_held(f) == 0);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* ---- a directory that lies --------------------------------------------------------------- */
+
+static void lie_block_offset(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->block.offset_bytes = FAKE_SEGMENT_BYTES - 8; }
+static void lie_block_length(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->block.length_bytes = UINT64_MAX - 7; }
+static void lie_block_segment(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->block.segment = UINT64_C(1) << 60; }
+static void lie_rows(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->rows = UINT64_C(1) << 31; }
+static void lie_rows_over_block(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->block.length_bytes = 4; }
+static void lie_layout(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->layout.offset_bytes = UINT64_MAX - 100; }
+static void lie_odd_offset(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->layout.offset_bytes += 1; }
+static void lie_slot_page(struct fake *f, uint32_t x) { fake_attribute(f, x)->slot_pages.offset_bytes = FAKE_SEGMENT_BYTES - 64; }
+static void lie_row_bytes(struct fake *f, uint32_t x) { fake_attribute(f, x)->row_bytes = 1; }
+static void lie_dtype(struct fake *f, uint32_t x) { fake_attribute(f, x)->schema.dtype_code = 3; }
+static void lie_row_dimensions(struct fake *f, uint32_t x) { fake_attribute(f, x)->schema.row_dimensions = 4000000; }
+static void lie_attribute_page(struct fake *f, uint32_t x) { (void)x; f->directory->attribute_pages[0].offset_bytes = UINT64_MAX - 7; }
+static void lie_attribute_count(struct fake *f, uint32_t x) { (void)x; f->directory->attribute_count = UINT32_MAX; }
+static void lie_string_page(struct fake *f, uint32_t x) { (void)x; f->directory->string_pages[0].segment = 0; }
+static void lie_floor_count(struct fake *f, uint32_t x)
+{
+    (void)x;
+    fake_floors(f, 0, 1, 1, NULL, 0);
+    cbd_abi_version_slot *slot = fake_slot(f, 0, 0);
+    ((cbd_abi_floor_table *)(f->segments[0] + slot->block.offset_bytes))->count = UINT64_MAX / 8;
+}
+static void lie_slot_loop(struct fake *f, uint32_t x)
+{
+    cbd_abi_ref self = fake_attribute(f, x)->slot_pages;
+    fake_slot(f, x, 0)->birth = CBD_INFINITE; /* so that the whole chain is walked */
+    ((cbd_abi_slot_page *)(f->segments[0] + self.offset_bytes))->next = self;
+}
+
+static void every_lie_of_the_directory_is_internal_with_numbers(void)
+{
+    static void (*const lies[])(struct fake *, uint32_t) = {
+        lie_block_offset, lie_block_length, lie_block_segment, lie_rows, lie_rows_over_block, lie_layout, lie_odd_offset,
+        lie_slot_page, lie_row_bytes, lie_dtype, lie_row_dimensions, lie_attribute_page, lie_attribute_count,
+        lie_string_page, lie_floor_count, lie_slot_loop,
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        struct fake *f = fake_start();
+        cbd_stage *stage = fake_connect(f);
+        cbd_query *query = query_of(stage, abc, 3);
+        uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+        int32_t rows[3] = {1, 2, 3};
+        fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+        lies[i](f, x);
+        cbd_read *read;
+        cbd_status status = cbd_read_attributes(stage, query, names, 1, &read, &error);
+        if (status != CBD_STATUS_INTERNAL) {
+            fprintf(stderr, "lie %zu gave %s\n", i, cbd_status_name(status));
+            exit(1);
+        }
+        CHECK(read == NULL && error.text[0] != 0 && fake_pins_held(f) == 0);
+        cbd_query_release(query);
+        cbd_stage_release(stage);
+        fake_stop(f);
+    }
+}
+
+static void an_id_of_another_generation_is_not_found(void) /* L3 */
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    const char *text;
+    size_t length;
+    uint64_t ids[2] = {0, UINT64_C(0x123456) << 40 | 1};
+    for (int i = 0; i < 2; i++)
+        CHECK_STATUS(cbd_resolve(stage, ids[i], &text, &length, &error), CBD_STATUS_NOT_FOUND);
+    CHECK_STATUS(cbd_resolve(stage, UINT64_C(0xabcdef) << 40 | 99, &text, &length, &error), CBD_STATUS_NOT_FOUND);
+    const char *token = "kept";
+    uint64_t id;
+    CHECK_STATUS(cbd_intern(stage, 0, &token, NULL, 1, &id, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_resolve(stage, id, &text, &length, &error), CBD_STATUS_OK);
+    CHECK(length == 4 && memcmp(text, "kept", 4) == 0);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* ---- lifetimes ------------------------------------------------------------------------------ */
+
+static int open_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+    while (readdir(dir) != NULL)
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* I2, I3: views outlive close, and the proof of life with them. */
+static void a_view_outlives_close_with_its_pin_and_the_proof_of_life(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    const cbd_read_group *group = read_x(stage, query);
+    const int32_t *data = group->data;
+    cbd_pin *pin = cbd_pin_retain(group->pin);
+    cbd_stage_close(stage);
+    usleep(20000);
+    int with_channel = open_descriptors();
+    cbd_read *read;
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_SESSION_ENDED);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    cbd_release_group(group);
+    CHECK(data[2] == 3 && fake_pins_held(f) == 1);
+    cbd_pin_release(pin);
+    CHECK(fake_pins_held(f) == 0 && open_descriptors() == with_channel - 1);
+    fake_stop(f);
+}
+
+/* I4: a child's release stores nothing into the parent's pins. */
+static void a_forked_child_releases_nothing_of_its_parent(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    const cbd_read_group *group = read_x(stage, query);
+    pid_t child = fork();
+    if (child == 0) {
+        cbd_read *read;
+        CHECK(((const int32_t *)group->data)[1] == 2); /* the bytes are there, if unprotected */
+        CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_SESSION_ENDED);
+        cbd_release_group(group);
+        cbd_query_release(query);
+        cbd_stage_release(stage);
+        _exit(0);
+    }
+    int how;
+    CHECK(waitpid(child, &how, 0) == child && WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    CHECK(fake_pins_held(f) == 1);
+    cbd_release_group(group);
+    CHECK(fake_pins_held(f) == 0);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* S2: asked for once, unmapped when retired, but not under a view. */
+static void a_retired_segment_is_unmapped_when_nobody_looks(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    cbd_abi_ref layout = fake_layout(f, abc, 3, 1);
+    fake_publish(f, x, 0, layout, 3, rows, sizeof rows, 1); /* in segment 3 */
+    const cbd_read_group *group = read_x(stage, query);
+    int asked = atomic_load(&f->segment_asks);
+    cbd_release_group(read_x(stage, query));
+    CHECK(atomic_load(&f->segment_asks) == asked); /* warm */
+    cbd_abi_segment_entry *entries = (cbd_abi_segment_entry *)(f->segments[0] + f->directory->segment_pages[0].offset_bytes);
+    entries[2].state = CBD_SEGMENT_RETIRED;
+    store32(&f->directory->retired_count, 1);
+    cbd_release_group(read_x(stage, query));
+    CHECK(stage->segments[2] != NULL && ((const int32_t *)group->data)[0] == 1);
+    cbd_release_group(group);
+    static const char *const other[] = {"y"};
+    cbd_read *read;
+    CHECK_STATUS(cbd_read_attributes(stage, query, other, 1, &read, &error), CBD_STATUS_OK);
+    cbd_read_release(read);
+    CHECK(stage->segments[2] == NULL && stage->segments[0] != NULL);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+#define RUN(test)                 \
+    do {                          \
+        test();                   \
+        printf("ok %s\n", #test); \
+    } while (0)
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IONBF, 0);
+    RUN(nothing_sealed_and_unknown_names_give_no_group);
+    RUN(a_snapshot_shows_the_version_born_before_and_not_dead_at_its_epoch);
+    RUN(a_horizon_that_stays_above_ends_in_a_pin_by_the_broker);
+    RUN(refills_while_reading_are_never_seen);
+    RUN(rows_come_in_the_order_of_the_query);
+    RUN(latest_is_one_row_without_the_axis_of_rows);
+    RUN(floors_are_those_of_the_epoch);
+    RUN(too_many_pinned_bytes_are_limit_and_name_the_oldest);
+    RUN(every_lie_of_the_directory_is_internal_with_numbers);
+    RUN(an_id_of_another_generation_is_not_found);
+    RUN(a_view_outlives_close_with_its_pin_and_the_proof_of_life);
+    RUN(a_forked_child_releases_nothing_of_its_parent);
+    RUN(a_retired_segment_is_unmapped_when_nobody_looks);
+    return 0;
+}

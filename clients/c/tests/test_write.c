@@ -1,0 +1,401 @@
+/* What a write sends, what it refuses before sending (R6), map sessions (M1, M3). */
+#include "fake_broker.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static cbd_error error;
+static const char *const ab[] = {"/a", "/b"};
+
+/* The last OpWrite or OpSeal that arrived. */
+static struct {
+    cbd_abi_submission_entry entry;
+    uint8_t arguments[CBD_INLINE_BYTES_MAX + 4096];
+} sent;
+
+static bool keep(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
+{
+    (void)c;
+    if (e->opcode != CBD_OP_QUERY_RELEASE) {
+        sent.entry = *e;
+        CHECK(e->argument_bytes <= sizeof sent.arguments);
+        memcpy(sent.arguments, f->channel + ((cbd_abi_channel_header *)f->channel)->argument_offset_bytes + e->argument_offset_bytes,
+               e->argument_bytes);
+    }
+    return true;
+}
+
+struct setting {
+    struct fake *f;
+    cbd_stage *stage;
+    cbd_query *query;
+};
+
+static struct setting start(void)
+{
+    struct setting s = {.f = fake_start()};
+    s.f->on_op = keep;
+    s.stage = fake_connect(s.f);
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
+    return s;
+}
+
+static void stop(struct setting s)
+{
+    cbd_query_release(s.query);
+    cbd_stage_release(s.stage);
+    fake_stop(s.f);
+}
+
+static cbd_abi_write_entry entry_sent(void)
+{
+    cbd_abi_write_entry entry;
+    memcpy(&entry, sent.arguments + sizeof(cbd_abi_write_arguments), sizeof entry);
+    CHECK(entry.payload.segment == 0 && entry.payload.offset_bytes % 8 == 0);
+    CHECK(entry.payload.offset_bytes + entry.payload.length_bytes <= sent.entry.argument_bytes);
+    return entry;
+}
+
+static void write_ok(struct setting s, const cbd_tensor *tensor, const cbd_write_options *options)
+{
+    cbd_op *op;
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", tensor, options, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+}
+
+static cbd_tensor floats(const float *data, int32_t ndim, const int64_t *shape, const int64_t *strides)
+{
+    return (cbd_tensor){.data = data, .ndim = ndim, .shape = shape, .strides = strides, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+}
+
+/* Behaviours 3, 4, 10, 11: folding, and every kind of stride. */
+static void a_small_write_goes_inline_with_its_rows_gathered(void)
+{
+    struct setting s = start();
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 1;
+    options.semantic = CBD_SEMANTIC_MATRIX;
+    float data[32];
+    for (int i = 0; i < 32; i++)
+        data[i] = (float)i;
+    int64_t shape[3] = {2, 4, 4};
+    cbd_tensor tensor = floats(data, 3, shape, NULL);
+    write_ok(s, &tensor, &options);
+    cbd_abi_write_entry entry = entry_sent();
+    CHECK(sent.entry.opcode == CBD_OP_WRITE && sent.entry.ordinal == 1 && sent.entry.flags == 0);
+    CHECK(entry.schema.dtype_lanes == 16 && entry.schema.semantic == CBD_SEMANTIC_MATRIX && entry.schema.row_dimensions == 0);
+    CHECK(entry.payload_rows == 2 && entry.payload.length_bytes == 128 && entry.selection.count == CBD_ALL);
+    CHECK(entry.name_bytes == 4 && memcmp(sent.arguments + entry.name_offset_bytes, "pose", 4) == 0);
+    CHECK(memcmp(sent.arguments + entry.payload.offset_bytes, data, sizeof data) == 0);
+
+    const struct {
+        int64_t strides[3];
+        int start;
+    } cases[] = {
+        {{16, 4, 1}, 0},    /* compact, stated */
+        {{16, 1, 4}, 0},    /* transposed */
+        {{-16, 4, 1}, 16},  /* rows backwards */
+        {{16, -4, -1}, 15}, /* all backwards within a row */
+        {{0, 4, 1}, 0},     /* one row twice */
+        {{0, 0, 0}, 7},     /* one value everywhere */
+        {{1, 8, 2}, 0},     /* interleaved */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        tensor = floats(data + cases[c].start, 3, shape, cases[c].strides);
+        write_ok(s, &tensor, &options);
+        entry = entry_sent();
+        float got[32];
+        memcpy(got, sent.arguments + entry.payload.offset_bytes, sizeof got);
+        for (int i = 0; i < 2; i++)
+            for (int j = 0; j < 4; j++)
+                for (int k = 0; k < 4; k++)
+                    CHECK(got[16 * i + 4 * j + k] ==
+                          data[cases[c].start + i * cases[c].strides[0] + j * cases[c].strides[1] + k * cases[c].strides[2]]);
+    }
+    options.row_ndim = 2; /* a declared row shape does not fold (L4) */
+    options.row_shape[0] = options.row_shape[1] = 4;
+    options.seal = options.next_ordinal = 1;
+    tensor = floats(data, 3, shape, NULL);
+    write_ok(s, &tensor, &options);
+    entry = entry_sent();
+    CHECK(entry.schema.row_dimensions == 2 && entry.schema.row_shape[1] == 4 && entry.schema.dtype_lanes == 1);
+    CHECK(sent.entry.flags == (CBD_FLAG_NEXT_ORDINAL | CBD_FLAG_SEAL) && sent.entry.ordinal == 0);
+    stop(s);
+}
+
+/* Behaviours 63, 70, 71, 82. */
+static void count_mask_and_index_map_choose_rows(void)
+{
+    struct setting s = start();
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 1;
+    float data[3] = {70, 80, 90};
+    int64_t three = 3, one = 1, two = 2;
+    const uint32_t map[2] = {2, 0};
+    cbd_tensor tensor = floats(data, 1, &three, NULL);
+    options.count = 2;
+    options.index_map = map;
+    write_ok(s, &tensor, &options);
+    cbd_abi_write_entry entry = entry_sent();
+    float got[2];
+    memcpy(got, sent.arguments + entry.payload.offset_bytes, sizeof got);
+    CHECK(entry.payload_rows == 2 && got[0] == 90 && got[1] == 70); /* a gather, not a scatter */
+
+    options.index_map = NULL;
+    options.count = 1;
+    tensor.shape = &one;
+    write_ok(s, &tensor, &options);
+    CHECK(entry_sent().selection.count == 1 && entry_sent().selection.sort == CBD_SELECT_ROWS);
+
+    uint64_t mask = 2;
+    options.count = 2;
+    options.mask = &mask;
+    tensor.shape = &two;
+    write_ok(s, &tensor, &options);
+    entry = entry_sent();
+    CHECK(entry.selection.sort == CBD_SELECT_MASK && entry.selection.word_count == 1 && entry.selection.count == 2);
+    CHECK(memcmp(sent.arguments + entry.selection.words_offset_bytes, &mask, 8) == 0);
+    stop(s);
+}
+
+struct bad {
+    const char *what;
+    cbd_tensor tensor;
+    cbd_write_options options;
+    const char *name;
+    cbd_status status;
+    const char *text;
+};
+
+/* R6: all of it synchronous, no op, nothing sent. Behaviours 8, 13, 15, 44, 51, 64, 65, 67, 74, 81, 101, 102. */
+static void what_arguments_and_sealed_state_decide_is_refused_before_sending(void)
+{
+    struct setting s = start();
+    float data[1024] = {0};
+    static int64_t none[1] = {0}, two[1] = {2}, three[1] = {3}, wide[2] = {2, 300}, holes[2] = {2, 0}, minus[1] = {-2};
+    static uint32_t map[2] = {0, 5};
+    static uint64_t mask = 1;
+    cbd_abi_floor_row floor = {0, 8};
+    uint32_t x = fake_column(s.f, "old", CBD_DTYPE_FLOAT, 64, 1, 0, NULL);
+    (void)x;
+    floor.name_id = fake_string(s.f, CBD_STRING_TOKEN, "old");
+    fake_floors(s.f, 0, 0, 0, &floor, 1);
+    cbd_write_options at1 = cbd_write_options_default();
+    at1.ordinal = 1;
+#define OPTIONS(...) ({ cbd_write_options o_ = at1; __VA_ARGS__; o_; })
+    const struct bad cases[] = {
+        {"too few rows", floats(data, 1, three, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "3 rows"},
+        {"rank 0", floats(data, 0, two, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "rank 0"},
+        {"folds too wide", floats(data, 2, wide, NULL), at1, "new", CBD_STATUS_NOT_SUPPORTED, "row_shape (300,)"},
+        {"empty rows", floats(data, 2, holes, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "at least one element"},
+        {"negative extent", floats(data, 1, minus, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "negative"},
+        {"no data", floats(NULL, 1, two, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "no data"},
+        {"no rows for two prims", floats(data, 1, none, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "0 rows"},
+        {"ordinal 0", floats(data, 1, two, NULL), OPTIONS(o_.ordinal = 0), "new", CBD_STATUS_FLOOR_VIOLATION, "floor is 0"},
+        {"count 0", floats(data, 1, two, NULL), OPTIONS(o_.count = 0), "new", CBD_STATUS_INVALID_ARGUMENT, "count is 0"},
+        {"count too large", floats(data, 1, three, NULL), OPTIONS(o_.count = 3), "new", CBD_STATUS_INVALID_ARGUMENT, "2 prims"},
+        {"map without count", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map), "new", CBD_STATUS_INVALID_ARGUMENT, "count"},
+        {"map out of range", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.count = 2), "new",
+         CBD_STATUS_INVALID_ARGUMENT, "index_map[1] is 5"},
+        {"map and mask", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.mask = &mask; o_.count = 2), "new",
+         CBD_STATUS_INVALID_ARGUMENT, "mask"},
+        {"token id as float", floats(data, 1, two, NULL), OPTIONS(o_.semantic = CBD_SEMANTIC_TOKEN_ID), "new",
+         CBD_STATUS_INVALID_ARGUMENT, "token_id"},
+        {"unknown semantic", floats(data, 1, two, NULL), OPTIONS(o_.semantic = 99), "new", CBD_STATUS_INVALID_ARGUMENT, "99"},
+        {"reserved name", floats(data, 1, two, NULL), at1, "@floor", CBD_STATUS_NOT_SUPPORTED, "reserved"},
+        {"empty name", floats(data, 1, two, NULL), at1, "", CBD_STATUS_INVALID_ARGUMENT, "0 bytes"},
+        {"array kind", floats(data, 1, two, NULL), OPTIONS(o_.is_array = 1), "new", CBD_STATUS_NOT_SUPPORTED, "array"},
+        {"other dtype", floats(data, 1, two, NULL), OPTIONS(o_.ordinal = 9), "old", CBD_STATUS_INVALID_ARGUMENT, "float64"},
+        {"other row shape", floats(data, 1, two, NULL), OPTIONS(o_.row_ndim = 1; o_.row_shape[0] = 4), "old",
+         CBD_STATUS_INVALID_ARGUMENT, "row_shape"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cbd_op *op = (cbd_op *)1;
+        memset(&sent.entry, 0, sizeof sent.entry);
+        cbd_status got = cbd_write_attribute(s.stage, s.query, cases[i].name, &cases[i].tensor, &cases[i].options, &op, &error);
+        if (got != cases[i].status || op != NULL || strstr(error.text, cases[i].text) == NULL) {
+            fprintf(stderr, "%s: %s: %s\n", cases[i].what, cbd_status_name(got), error.text);
+            exit(1);
+        }
+        CHECK(error.status == got && sent.entry.op_id == 0);
+    }
+    double doubles[2] = {0};
+    cbd_tensor tensor = {.data = doubles, .ndim = 1, .shape = two, .code = CBD_DTYPE_FLOAT, .bits = 64, .lanes = 1};
+    cbd_write_options o = at1;
+    o.ordinal = 8;
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "old", &tensor, &o, NULL, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK(strstr(error.text, "ordinal 8") != NULL && strstr(error.text, "floor is 8") != NULL);
+    tensor.lanes = 0;
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "new", &tensor, &at1, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    tensor.lanes = 1;
+    tensor.device_type = CBD_DEVICE_CUDA;
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "new", &tensor, &at1, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
+    CHECK_STATUS(cbd_write_attribute(s.stage, NULL, "new", &tensor, &at1, NULL, &error), CBD_STATUS_INVALID_HANDLE);
+    stop(s);
+}
+
+/* Above the inline limit: map, copy, unmap; the op is the last one. */
+static void a_large_write_maps_copies_and_unmaps(void)
+{
+    struct setting s = start();
+    enum { N = 20000 };
+    static float data[2 * N];
+    for (int i = 0; i < 2 * N; i++)
+        data[i] = (float)(i * 7 % 1000);
+    int64_t shape[2] = {2, N};
+    cbd_write_options options = cbd_write_options_default();
+    options.row_ndim = 1;
+    options.row_shape[0] = N;
+    options.next_ordinal = options.seal = 1;
+    cbd_tensor tensor = floats(data, 2, shape, NULL);
+    write_ok(s, &tensor, &options);
+    CHECK(sent.entry.opcode == CBD_OP_UNMAP_ATTRIBUTE && sent.entry.flags == (CBD_FLAG_NEXT_ORDINAL | CBD_FLAG_SEAL));
+    CHECK(memcmp(s.f->segments[1] + 4096, data, sizeof data) == 0 && atomic_load(&s.f->aborts) == 0);
+    stop(s);
+}
+
+/* M3: what is not committed never happened; handles die at unmap. */
+static void a_session_commits_once_or_aborts(void)
+{
+    struct setting s = start();
+    cbd_map_options options = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 3, .init = CBD_INIT_ZERO};
+    cbd_session *session;
+    cbd_group *group, *none;
+    cbd_op *op;
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_fetch_map_next(session, &group, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_fetch_map_next(session, &none, &error), CBD_STATUS_END);
+    CHECK(group->rows == 2 && group->row_bytes == 12 && group->ndim == 2 && group->shape[1] == 3 && group->ordinal == 3);
+    CHECK(group->prims[1] == cbd_query_ids(s.query)[1]);
+    memset(group->data, 7, 24);
+    CHECK_STATUS(cbd_unmap_attribute(session, CBD_FLAG_NEXT_ORDINAL, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_unmap_group(group, CBD_FLAG_COPY, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    CHECK(sent.entry.opcode == CBD_OP_UNMAP_GROUP && sent.entry.flags == CBD_FLAG_COPY);
+    CHECK_STATUS(cbd_unmap_group(group, 0, &op, &error), CBD_STATUS_INVALID_HANDLE);
+    CHECK_STATUS(cbd_unmap_attribute(session, 0, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    CHECK_STATUS(cbd_unmap_attribute(session, 0, &op, &error), CBD_STATUS_INVALID_HANDLE);
+    CHECK_STATUS(cbd_fetch_map_next(session, &none, &error), CBD_STATUS_INVALID_HANDLE);
+    CHECK_STATUS(cbd_abort(session, &error), CBD_STATUS_OK); /* too late to matter */
+    cbd_session_release(session);
+    CHECK(atomic_load(&s.f->aborts) == 0);
+
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_OK);
+    cbd_session_release(session); /* dropped while open */
+    for (int i = 0; i < 100 && atomic_load(&s.f->aborts) == 0; i++)
+        usleep(5000);
+    CHECK(atomic_load(&s.f->aborts) == 1);
+    options.lanes = 0;
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(session == NULL && strstr(error.text, "dtype") != NULL);
+    stop(s);
+}
+
+/* The memory stays mapped until the session is released, also over a close. */
+static void mapped_memory_outlives_close(void)
+{
+    struct setting s = start();
+    cbd_map_options options = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+    cbd_session *session;
+    cbd_group *group;
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_fetch_map_next(session, &group, &error), CBD_STATUS_OK);
+    cbd_stage_close(s.stage);
+    ((float *)group->data)[1] = 1;
+    CHECK_STATUS(cbd_unmap_attribute(session, 0, NULL, &error), CBD_STATUS_SESSION_ENDED);
+    stop(s);
+    CHECK(((float *)group->data)[1] == 1);
+    cbd_session_release(session);
+}
+
+/* M1: under GUARD a late write stops its writer. */
+static void under_guard_a_write_after_unmap_is_a_fault(void)
+{
+    setenv("CALLBOARD_GUARD", "1", 1);
+    struct setting s = start();
+    unsetenv("CALLBOARD_GUARD");
+    cbd_map_options options = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+    for (int turn = 0; turn < 2; turn++) { /* the pages are writable again when they are leased again */
+        cbd_session *session;
+        cbd_group *group;
+        CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_fetch_map_next(session, &group, &error), CBD_STATUS_OK);
+        ((float *)group->data)[0] = 1;
+        CHECK_STATUS(cbd_unmap_attribute(session, 0, NULL, &error), CBD_STATUS_OK);
+        pid_t child = fork();
+        if (child == 0) {
+            signal(SIGSEGV, SIG_DFL);
+            *(volatile float *)group->data = 2;
+            _exit(0);
+        }
+        int how;
+        CHECK(waitpid(child, &how, 0) == child && WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV);
+        cbd_session_release(session);
+    }
+    stop(s);
+}
+
+static void seals_and_declarations_send_their_names(void)
+{
+    struct setting s = start();
+    const char *const two[] = {"pose", "mass"};
+    cbd_op *op;
+    CHECK_STATUS(cbd_advance_write_floor(s.stage, 5, CBD_SCOPE_INCLUDE, two, 2, 123, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    cbd_abi_seal_arguments seal;
+    cbd_abi_string_list list;
+    memcpy(&seal, sent.arguments, sizeof seal);
+    memcpy(&list, sent.arguments + sizeof seal, sizeof list);
+    CHECK(sent.entry.opcode == CBD_OP_SEAL && sent.entry.ordinal == 5 && sent.entry.value == CBD_SCOPE_INCLUDE && seal.stamp_ns == 123);
+    CHECK(list.count == 2 && list.total_bytes == sizeof list + 16 && sent.entry.argument_bytes == sizeof seal + list.total_bytes);
+    CHECK_STATUS(cbd_advance_write_floor(s.stage, 5, CBD_SCOPE_ALL, two, 2, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_advance_write_floor(s.stage, 5, 3, NULL, 0, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+
+    cbd_schema schema = {.kind = CBD_KIND_FIXED, .code = CBD_DTYPE_UINT, .bits = 8, .lanes = 1, .row_ndim = 3, .row_shape = {480, 640, 3}};
+    CHECK_STATUS(cbd_declare(s.stage, "rgb", &schema, 2, CBD_HANDOFF_COPY, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    cbd_abi_declare_arguments declared;
+    memcpy(&declared, sent.arguments, sizeof declared);
+    CHECK(declared.retain == 2 && declared.handoff == CBD_HANDOFF_COPY && declared.schema.row_shape[1] == 640 && declared.name_bytes == 3);
+    schema.row_shape[1] = 0;
+    CHECK_STATUS(cbd_declare(s.stage, "rgb", &schema, 0, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+
+    float value = 4;
+    cbd_tensor scalar = floats(&value, 0, NULL, NULL); /* publish takes a single value */
+    CHECK_STATUS(cbd_publish(s.stage, "gain", &scalar, 0, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    CHECK(entry_sent().payload_rows == 1 && entry_sent().schema.row_dimensions == 0);
+    int64_t shape[2] = {1, 1};
+    cbd_tensor image = floats(&value, 2, shape, NULL);
+    CHECK_STATUS(cbd_publish(s.stage, "image", &image, CBD_SEMANTIC_COLOR, NULL, &error), CBD_STATUS_OK);
+    stop(s);
+}
+
+#define RUN(test)                 \
+    do {                          \
+        test();                   \
+        printf("ok %s\n", #test); \
+    } while (0)
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IONBF, 0);
+    RUN(a_small_write_goes_inline_with_its_rows_gathered);
+    RUN(count_mask_and_index_map_choose_rows);
+    RUN(what_arguments_and_sealed_state_decide_is_refused_before_sending);
+    RUN(a_large_write_maps_copies_and_unmaps);
+    RUN(a_session_commits_once_or_aborts);
+    RUN(mapped_memory_outlives_close);
+    RUN(under_guard_a_write_after_unmap_is_a_fault);
+    RUN(seals_and_declarations_send_their_names);
+    return 0;
+}
