@@ -1,0 +1,204 @@
+package callboard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"callboard/protocol"
+	"callboard/snapshot"
+	"callboard/tensor"
+)
+
+// payload is what one attribute of a write brings, after all checks of rule R6.
+type payload struct {
+	name      string
+	schema    protocol.Schema
+	tensor    Tensor   // rows in dimension 0
+	rows      uint64   // of the payload that travels
+	rowBytes  uint64   //
+	count     uint64   // logical elements addressed, tensor.All for the whole query
+	mask      []uint64 // nil: none
+	take      []uint32 // payload row i is the tensor's row take[i]; nil: row i
+	direct    bool     // the tensor's bytes are the payload as they are
+	sizeBytes uint64
+}
+
+// writeChecks is what decides a write before it is submitted.
+type writeChecks struct {
+	name      string
+	values    any
+	rowShape  []uint64
+	semantic  Semantic
+	selection *Selection
+	isArray   bool
+	insert    bool
+}
+
+// checkName refuses names that nobody may write.
+func checkName(name string) error { return asError(snapshot.CheckName(name)) }
+
+// checkOrdinal refuses an ordinal at or below the floor (behaviour 101, 102).
+func (c *client) checkOrdinal(name string, ordinal uint64) error {
+	floor, err := c.reader.WriteFloor(name)
+	if err != nil {
+		return asError(err)
+	}
+	if ordinal <= floor {
+		return fail(protocol.StatusFloorViolation, "attribute %q: ordinal %d is at or below the write floor %d; write above it", name, ordinal, floor)
+	}
+	return nil
+}
+
+// existing is the schema of an attribute that is there; nil when it is not.
+func (c *client) existing(name string) (*tensor.Schema, error) {
+	columns, err := c.reader.Columns(name)
+	if err != nil || len(columns) == 0 {
+		return nil, asError(err)
+	}
+	if columns[0].Unreadable != nil {
+		return nil, asError(columns[0].Unreadable)
+	}
+	return &columns[0].Schema, nil
+}
+
+// named puts the attribute's name before an error's text.
+func named(name string, err error) error {
+	var e *Error
+	if !errors.As(asError(err), &e) {
+		return err
+	}
+	return fail(e.Status, "attribute %q: %s", name, e.Text)
+}
+
+// check decides all that arguments and the directory decide of a write to q.
+func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
+	if err := checkName(w.name); err != nil {
+		return p, err
+	}
+	named := func(err error) error { return named(w.name, err) }
+	switch {
+	case w.isArray:
+		return p, fail(protocol.StatusNotSupported, "attribute %q: array attributes are not part of this version; use kind fixed with a row_shape", w.name)
+	case w.insert:
+		return p, fail(protocol.StatusNotSupported, "attribute %q: prim mode INSERT is not part of this version; use UPSERT", w.name)
+	}
+	t, err := toTensor(w.values)
+	if err != nil {
+		return p, named(err)
+	}
+	stored, err := c.existing(w.name)
+	if err != nil {
+		return p, err
+	}
+	size := uint64(q.Len())
+	expect, selection := size, Selection{Count: tensor.All}
+	if w.selection != nil {
+		selection = *w.selection
+		if selection.Count == 0 { // before it looks like a payload of the wrong length (behaviour 65)
+			return p, named(fail(protocol.StatusInvalidArgument, "count is 0: give the number of prims, or AllPrims for the whole query"))
+		}
+		expect = selection.Count
+		if expect == tensor.All {
+			expect = size
+		}
+		if selection.IndexMap != nil {
+			expect = tensor.AnyRows
+		}
+	}
+	given, rows, err := foldSchema(&t, stored, w.rowShape, expect)
+	if err != nil {
+		return p, named(err)
+	}
+	given.Semantic = w.semantic
+	if stored != nil {
+		err = stored.Accept(&given)
+	} else {
+		err = given.Validate()
+	}
+	if err != nil {
+		return p, named(err)
+	}
+	if size > 0 || rows > 0 { // behaviour 19
+		n, err := selection.Resolve(size, rows)
+		if err != nil {
+			return p, named(err)
+		}
+		if selection.IndexMap != nil {
+			p.take, rows = selection.IndexMap[:n], n
+		}
+	}
+	p.name, p.schema, p.tensor, p.rows = w.name, wireSchema(&given), t, rows
+	p.count, p.mask = selection.Count, selection.Mask
+	if p.take != nil {
+		p.count = rows
+	}
+	if p.rowBytes, err = given.RowBytes(); err != nil {
+		return p, named(err)
+	}
+	p.sizeBytes = p.rows * p.rowBytes
+	p.direct = p.take == nil && t.Compact()
+	return p, nil
+}
+
+// foldSchema reads a tensor as rows of the stored schema, or, for a new attribute, of
+// the row shape that is declared with it.
+func foldSchema(t *Tensor, stored *tensor.Schema, rowShape []uint64, rows uint64) (tensor.Schema, uint64, error) {
+	given := tensor.Schema{Kind: tensor.Fixed, RowShape: rowShape, Device: tensor.CPU}
+	switch {
+	case stored != nil:
+		if rowShape != nil && !slices.Equal(rowShape, stored.RowShape) {
+			return given, 0, fail(protocol.StatusInvalidArgument, "row_shape is %v but the attribute holds %v", rowShape, stored.RowShape)
+		}
+		given.RowShape = stored.RowShape
+		n, dtype, err := tensor.FoldFixed(t, stored, rows)
+		given.DType = dtype
+		return given, n, err
+	case len(rowShape) == 0:
+		n, dtype, err := tensor.FoldFixed(t, nil, rows)
+		given.DType = dtype
+		return given, n, err
+	}
+	// A declared row shape comes off first; what trails behind it folds into lanes.
+	lanes := uint64(t.DType.Lanes)
+	for _, dim := range t.Shape[min(len(t.Shape), 1+len(rowShape)):] {
+		lanes *= max(uint64(dim), 1)
+		if lanes > tensor.MaxLanes {
+			return given, 0, fail(protocol.StatusNotSupported, "tensor of shape %v has rows wider than row_shape %v with %d lanes; declare more of it as row_shape", t.Shape, rowShape, tensor.MaxLanes)
+		}
+	}
+	given.DType = t.DType
+	given.DType.Lanes = uint16(lanes)
+	n, _, err := tensor.FoldFixed(t, &given, rows)
+	return given, n, err
+}
+
+func wireSchema(s *tensor.Schema) protocol.Schema {
+	w := protocol.Schema{Kind: uint32(s.Kind), Semantic: uint32(s.Semantic), DtypeCode: s.DType.Code, DtypeBits: s.DType.Bits, DtypeLanes: s.DType.Lanes,
+		DeviceType: s.Device.Type, DeviceID: s.Device.ID, RowDimensions: uint32(len(s.RowShape))}
+	copy(w.RowShape[:], s.RowShape)
+	return w
+}
+
+// copyTo writes the payload's rows, compact, to dst.
+func (p *payload) copyTo(dst []byte) error {
+	dst = dst[:p.sizeBytes]
+	if p.take == nil {
+		if len(dst) == 0 {
+			return nil
+		}
+		return asError(p.tensor.Gather(dst))
+	}
+	source := p.tensor
+	if !source.Compact() {
+		whole := make([]byte, uint64(source.Shape[0])*p.rowBytes)
+		if err := source.Gather(whole); err != nil {
+			return asError(err)
+		}
+		source.Data, source.ByteOffset = whole, 0
+	}
+	bytes := source.Data[source.ByteOffset:]
+	return asError(tensor.CopyRows(dst, bytes, int(p.rowBytes), nil, p.take))
+}
+
+func (p *payload) String() string { return fmt.Sprintf("attribute %q", p.name) }

@@ -1,0 +1,187 @@
+package callboard
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"callboard/protocol"
+	"callboard/ring"
+	"callboard/shm"
+	"callboard/snapshot"
+)
+
+// Stage is an attached stage. It may be used by any number of goroutines.
+type Stage struct{ client *client }
+
+// client is the attachment itself, which views, sessions and ops share with the Stage.
+type client struct {
+	options     Options
+	identity    ring.Identity
+	guard       bool
+	conn        *shm.Conn
+	channelFile *os.File
+	channel     *shm.Mapping
+	directory   *shm.Mapping
+	doorbell    *shm.Mapping
+	pins        *ring.PinTable
+	reader      *snapshot.Reader
+
+	// holders counts the open Stage, each call in progress, each view and each open
+	// session. With the last one the mappings go (invariant G1).
+	holders atomic.Int64
+	closed  atomic.Bool
+	ended   atomic.Pointer[Error] // why the session is over
+
+	mutex     sync.Mutex // the ring, ops and both areas
+	ring      *ring.Client
+	ops       map[uint64]*Op
+	lastOp    uint64
+	arguments area
+	results   area
+
+	talking sync.Mutex // requests over the socket, one at a time
+
+	mapping  sync.RWMutex // segments
+	segments map[uint64]*mapped
+	retired  atomic.Uint32
+
+	rooting sync.Mutex // root
+	root    *Query     // of the single prim "/"
+}
+
+// enter keeps the mappings for a call; leave ends it.
+func (c *client) enter() error {
+	for {
+		n := c.holders.Load()
+		if n == 0 || c.closed.Load() {
+			return fail(protocol.StatusSessionEnded, "this stage was closed; dial again")
+		}
+		if c.holders.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+func (c *client) leave() {
+	if c.holders.Add(-1) == 0 {
+		c.unmap()
+	}
+}
+
+// unmap gives every resource back, as far as there are any.
+func (c *client) unmap() {
+	c.mapping.Lock()
+	for _, m := range c.segments {
+		m.close()
+	}
+	c.segments = map[uint64]*mapped{}
+	c.mapping.Unlock()
+	for _, m := range []*shm.Mapping{c.channel, c.directory, c.doorbell} {
+		if m != nil {
+			_ = m.Close()
+		}
+	}
+	if c.channelFile != nil {
+		_ = c.channelFile.Close()
+	}
+}
+
+// Close detaches: open map sessions are aborted, operations that are not done fail
+// with ErrSessionEnded, queries are released. Views that are alive stay valid until
+// their own Release. Later calls do nothing.
+func (s *Stage) Close() error {
+	s.client.close()
+	return nil
+}
+
+func (c *client) close() {
+	if c.closed.Swap(true) {
+		return
+	}
+	c.end(fail(protocol.StatusSessionEnded, "this stage was closed; dial again"))
+	_ = c.conn.Close()
+	c.rooting.Lock()
+	if c.root != nil {
+		c.root.handle.released.Store(true) // ours, and not forgotten by anybody
+	}
+	c.rooting.Unlock()
+	c.leave()
+}
+
+// end makes the session over, once: all that is outstanding fails.
+func (c *client) end(why *Error) {
+	c.ended.CompareAndSwap(nil, why)
+	why = c.ended.Load()
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for id, op := range c.ops {
+		op.finish(&Error{Status: why.Status, Text: op.what + ": " + why.Text, OpID: op.id, operation: true}, nil, nil)
+		delete(c.ops, id)
+	}
+}
+
+// alive is the reason why the session is over, or nil.
+func (c *client) alive() error {
+	if why := c.ended.Load(); why != nil {
+		e := *why
+		return &e
+	}
+	return nil
+}
+
+// lookAtSocket notices a broker that hung up, after a turn without news (rule R4).
+func (c *client) lookAtSocket() {
+	if c.ended.Load() != nil || !c.conn.HungUp() || !c.talking.TryLock() {
+		return // whoever talks notices it as well
+	}
+	defer c.talking.Unlock()
+	c.hungUp()
+}
+
+// hungUp reads what the broker said last. The caller holds talking.
+func (c *client) hungUp() {
+	why := fail(protocol.StatusSessionEnded, "the broker hung up: it was killed or has crashed; dial again when it is back")
+	var buf [protocol.MessageBytesMax]byte
+	for {
+		n, files, err := c.conn.RecvWithin(turnMax, buf[:])
+		for _, f := range files {
+			_ = f.Close()
+		}
+		if err != nil {
+			break
+		}
+		var said *Error
+		if errors.As(errorIn(buf[:n]), &said) {
+			why = said
+		}
+	}
+	c.end(why)
+}
+
+const turnMax = ring.TurnMax
+
+// forgot tells the program of something that was dropped without being given back.
+func (c *client) forgot(what string) {
+	if c.options.Forgotten != nil {
+		c.options.Forgotten(what)
+	}
+}
+
+// pinByBroker is operation PIN (rule V2). It waits for as long as the session lives:
+// the slots may be stored into until then.
+func (c *client) pinByBroker(slots []uint32) (uint64, error) {
+	op, err := c.submit(request{what: "pinning", opcode: protocol.OpPin, size: 4 * len(slots), fill: func(dst []byte) error {
+		copy(dst, bytesOfSlice(slots))
+		return nil
+	}})
+	if err != nil {
+		return 0, err
+	}
+	if err := op.Wait(context.Background()); err != nil {
+		return 0, err
+	}
+	return op.completion.Epoch, nil
+}

@@ -1,0 +1,53 @@
+// Package callboard is the Go client: it publishes tensors to a stage and reads
+// consistent snapshots of it, in place, from other processes' memory.
+//
+//	stage, err := callboard.Dial(ctx, callboard.Options{})
+//	defer stage.Close()
+//	stage.Publish(ctx, "camera/rgb", frame)        // one copy, then sealed
+//	image, err := stage.Latest(ctx, "camera/rgb")  // no copy; image.Release() when done
+//
+// # What it is
+//
+// The verbs of the stage in Go's form: contexts, options structs, iterators,
+// generics. A Stage and all that it gives out may be used by any number of
+// goroutines. Every call that waits takes a context and notices its end within
+// 100 ms; a submission never waits for the broker.
+//
+//	Query          an ordered list of prims
+//	Op             one operation on its way; Wait tells how it ended
+//	MapSession     memory that is filled in place and handed over
+//	Read, Group    sealed data of some attributes at one epoch
+//	Snapshot       sealed data of everything at one epoch
+//
+// # Its place in the data's way
+//
+//	Dial ─▶ attach socket ─▶ channel, directory, doorbell; segments as they are met
+//	WriteAttribute, MapAttribute, AdvanceWriteFloor ─▶ package ring ─▶ broker
+//	ReadAttributes, Snapshot, Watch ─▶ package snapshot (no broker, no ring)
+//
+// # Invariants
+//
+//	G1 Memory of the stage stays mapped, and the channel's lock held, until the
+//	   Stage is closed and the last view of it is released.
+//	G2 A view's bytes are read-only and stay as they are until its Release; Release
+//	   counts once, from any goroutine. What was got from a view (Bytes, Rows) must
+//	   not be touched afterwards: Go cannot catch that.
+//	G3 An op's error belongs to the op and stays with it.
+//	G4 What arguments and sealed state decide is refused at once, before anything is
+//	   submitted (rule R6); the broker decides the rest with the same codes.
+//	G5 What was forgotten is given back when the garbage collector finds it: views
+//	   are released, sessions aborted. Options.Forgotten is told. A slice does not
+//	   keep its view alive: hold the Group as long as its bytes are in use.
+//
+// # When a peer dies or lies
+//
+// A broker that is gone ends the session: ops and calls fail with ErrSessionEnded
+// and its text, views stay readable. What it wrote is checked before it is used, so
+// a damaged directory is an error of kind INTERNAL and never a fault.
+//
+// # Not here
+//
+// The meaning of dtypes and shapes (package tensor), finding versions (package
+// snapshot), rings (package ring). Go programs do not fork; mappings are kept out
+// of children that exec, and descriptors are close-on-exec.
+package callboard

@@ -1,0 +1,136 @@
+package callboard
+
+import (
+	"runtime"
+
+	"callboard/tensor"
+)
+
+// Group is sealed data of one attribute: a read-only view in place. It keeps its
+// bytes, whatever is written meanwhile, until Release; a Group that was dropped is
+// released by the garbage collector, so hold it as long as its bytes are in use.
+type Group struct {
+	hold   *hold
+	part   *part
+	single bool // of one row whose axis is left out
+}
+
+func newGroup(from *hold, p *part) (*Group, error) {
+	h, err := from.again()
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{hold: h, part: p}
+	runtime.AddCleanup(g, func(h *hold) {
+		if h.release() {
+			h.view.client.forgot("a group")
+		}
+	}, h)
+	return g, nil
+}
+
+// Attribute is the attribute's name.
+func (g *Group) Attribute() string { return g.part.name }
+
+// Ordinal is the highest ordinal within the group.
+func (g *Group) Ordinal() uint64 { return g.part.version.OrdinalHighest }
+
+// Floor is the attribute's write floor at the group's epoch.
+func (g *Group) Floor() uint64 { return g.part.floor }
+
+// Epoch is the epoch that the group is of.
+func (g *Group) Epoch() uint64 { return g.hold.view.pinned.Epoch() }
+
+// StampNs is the time of the seal that published the data, in ns.
+func (g *Group) StampNs() uint64 { return g.part.version.StampNs }
+
+// LayoutGeneration stays equal while only values change.
+func (g *Group) LayoutGeneration() uint64 { return g.part.version.LayoutGeneration }
+
+// DType is the element type, its lanes included.
+func (g *Group) DType() DType { return g.rowSchema().DType }
+
+// Semantic is what the numbers stand for.
+func (g *Group) Semantic() Semantic { return g.rowSchema().Semantic }
+
+// IsArray tells the kind: every group of this version is of fixed kind.
+func (g *Group) IsArray() bool { return g.rowSchema().Kind == tensor.Array }
+
+// IsDelete tells whether the group is of deletions: none of this version is.
+func (g *Group) IsDelete() bool { return false }
+
+// Adopted tells whether the bytes are the producer's own block.
+func (g *Group) Adopted() bool { return g.part.version.Adopted }
+
+// Prims are the path ids of the prims that carry the attribute, in the query's
+// order. Do not change them.
+func (g *Group) Prims() []uint64 { return g.part.rows.Prims }
+
+// IndexMap gives the row of each of Prims, nil when the rows are exactly those
+// prims' in order. With a map the array may have more rows than there are prims. Do
+// not change it.
+func (g *Group) IndexMap() []uint32 {
+	if g.part.rows.Dense {
+		return nil
+	}
+	return g.part.rows.Rows
+}
+
+// Row is the row, in the array, of the i-th of Prims.
+func (g *Group) Row(i int) int {
+	if g.part.rows.Dense {
+		return i
+	}
+	return int(g.part.rows.Rows[i])
+}
+
+// Rows is the number of rows of the array.
+func (g *Group) Rows() int {
+	if g.part.rows.Dense {
+		return len(g.part.rows.Rows)
+	}
+	return int(g.part.version.Rows)
+}
+
+// Shape is the array's: (rows, *row_shape[, lanes]), or (*row_shape[, lanes]) from
+// Latest.
+func (g *Group) Shape() []int64 {
+	shape := g.rowSchema().ViewShape(g.Rows())
+	if g.single {
+		shape = shape[1:]
+	}
+	return shape
+}
+
+// Bytes is the array's memory: Rows rows, compact, read-only. A store there faults.
+// INVALID_HANDLE after Release.
+func (g *Group) Bytes() ([]byte, error) {
+	if err := g.hold.usable("the group"); err != nil {
+		return nil, err
+	}
+	v := &g.part.version
+	if !g.part.rows.Dense {
+		return v.Data, nil
+	}
+	first, size := uint64(g.part.rows.First)*v.Column.RowBytes, uint64(g.Rows())*v.Column.RowBytes
+	return v.Data[first:][:size:size], nil
+}
+
+// Array describes the memory as a read-only tensor of Shape.
+func (g *Group) Array() (Tensor, error) {
+	b, err := g.Bytes()
+	if err != nil {
+		return Tensor{}, err
+	}
+	t, err := g.rowSchema().View(b, g.Rows(), true)
+	if err == nil && g.single {
+		t.Shape = t.Shape[1:]
+	}
+	return t, asError(err)
+}
+
+func (g *Group) rowSchema() *tensor.Schema { return &g.part.version.Column.Schema }
+
+// Release gives the group back: the stage may use its memory anew. What was got from
+// it must not be touched any more. Later calls, from any goroutine, do nothing.
+func (g *Group) Release() { g.hold.release() }

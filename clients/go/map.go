@@ -1,0 +1,227 @@
+package callboard
+
+import (
+	"context"
+	"iter"
+	"runtime"
+
+	"callboard/protocol"
+	"callboard/tensor"
+)
+
+// Init says what mapped memory holds at first.
+type Init uint32
+
+// What a mapped buffer holds at first (behaviour 180).
+const (
+	// InitNone: unspecified bytes; everything that is committed must be written.
+	InitNone Init = protocol.InitNone
+	// InitZero: zeros.
+	InitZero Init = protocol.InitZero
+	// InitCurrent: the sealed values.
+	InitCurrent Init = protocol.InitCurrent
+)
+
+// MapOptions say what is mapped.
+type MapOptions struct {
+	// Ordinal is the application's key; it must lie above the attribute's write floor.
+	Ordinal uint64
+	// DType is the element type; the zero value takes that of an attribute that exists.
+	DType DType
+	// RowShape declares the shape of a row of a new attribute.
+	RowShape []uint64
+	Semantic Semantic
+	Init     Init
+	// GroupRows splits the session into groups of so many rows; 0: one group.
+	GroupRows uint64
+}
+
+// MapSession is memory of the stage that this process fills in place: no copy is made
+// when it covers the whole attribute. End it with Commit, or UnmapAttribute, or Abort;
+// `defer session.Abort()` is right in every case, since an ended session is left
+// alone. Nothing of it is visible before it is committed and sealed.
+type MapSession struct{ inner *session }
+
+// MapAttribute leases memory for an attribute of the query's prims and waits for it.
+//
+// Errors at once: INVALID_ARGUMENT for a new attribute without a DType, or one that
+// differs; FLOOR_VIOLATION; NOT_SUPPORTED. The broker's: OUT_OF_MEMORY, QUEUE_FULL and those
+// that lost a race.
+func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOptions) (*MapSession, error) {
+	c := s.client
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	handle, err := q.use(c)
+	if err != nil {
+		return nil, err
+	}
+	schema, err := c.mapSchema(name, &o)
+	if err == nil {
+		err = c.checkOrdinal(name, o.Ordinal)
+	}
+	if err != nil {
+		return nil, refused(err)
+	}
+	return c.mapSession(ctx, mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims()})
+}
+
+// mapSchema decides what the directory decides of a map (rule R6).
+func (c *client) mapSchema(name string, o *MapOptions) (w protocol.Schema, err error) {
+	if err := checkName(name); err != nil {
+		return w, err
+	}
+	if err := c.mayWrite(); err != nil {
+		return w, err
+	}
+	if o.Init > InitCurrent {
+		return w, fail(protocol.StatusInvalidArgument, "init is %d: expected InitNone, InitZero or InitCurrent", o.Init)
+	}
+	stored, err := c.existing(name)
+	if err != nil {
+		return w, err
+	}
+	given := tensor.Schema{Kind: tensor.Fixed, DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+	if stored != nil {
+		if o.DType == (DType{}) {
+			given.DType = stored.DType
+		}
+		if o.RowShape == nil {
+			given.RowShape = stored.RowShape
+		}
+		err = stored.Accept(&given)
+	} else if o.DType == (DType{}) {
+		err = fail(protocol.StatusInvalidArgument, "it does not exist: an element type is needed to make it")
+	} else {
+		err = given.Validate()
+	}
+	if err != nil {
+		return w, named(name, err)
+	}
+	return wireSchema(&given), nil
+}
+
+func (c *client) mapSession(ctx context.Context, r mapRequest) (*MapSession, error) {
+	c.dropRetired()
+	m, err := c.openSession(ctx, r)
+	if err != nil {
+		return nil, refused(err)
+	}
+	out := &MapSession{inner: m}
+	runtime.AddCleanup(out, func(m *session) {
+		if m.abort() {
+			m.client.forgot("a map session of attribute " + m.name)
+		}
+	}, m)
+	return out, nil
+}
+
+// Attribute is the attribute's name.
+func (m *MapSession) Attribute() string { return m.inner.name }
+
+// Groups gives the session's groups. It may be ranged over again.
+func (m *MapSession) Groups() iter.Seq2[*MapGroup, error] {
+	return func(yield func(*MapGroup, error) bool) {
+		for i := range m.inner.groups {
+			g := &MapGroup{session: m, index: i}
+			if _, err := g.Bytes(); err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(g, nil) {
+				return
+			}
+		}
+	}
+}
+
+// MapGroup is a piece of a session: rows for a run of the query's prims, in order.
+// It is dead once it was unmapped; bytes got from it must not be touched then.
+type MapGroup struct {
+	session *MapSession // keeps it from being forgotten
+	index   int
+}
+
+// Rows is the number of rows, one for each of Prims.
+func (g *MapGroup) Rows() int { return int(g.descriptor().Rows) }
+
+// Prims are the path ids of the group's prims; do not change them.
+func (g *MapGroup) Prims() []uint64 {
+	d, prims := g.descriptor(), g.session.inner.prims
+	first := min(d.FirstPrim, uint64(len(prims)))
+	return prims[first:min(first+d.PrimCount, uint64(len(prims)))]
+}
+
+func (g *MapGroup) descriptor() *protocol.GroupDescriptor { return &g.session.inner.groups[g.index] }
+
+// Bytes is the group's memory: Rows rows, one after the other, writable. INVALID_HANDLE
+// once it was unmapped.
+func (g *MapGroup) Bytes() ([]byte, error) { return g.session.inner.memory(g.index) }
+
+// Array describes the memory as (rows, *row_shape[, lanes]).
+func (g *MapGroup) Array() (Tensor, error) {
+	b, err := g.Bytes()
+	if err != nil {
+		return Tensor{}, err
+	}
+	t, err := g.session.inner.schema.View(b, g.Rows(), false)
+	return t, asError(err)
+}
+
+func (g *MapGroup) rowSchema() *tensor.Schema { return &g.session.inner.schema }
+
+// UnmapGroup hands a group back for its commit. Twice is INVALID_HANDLE.
+func (m *MapSession) UnmapGroup(g *MapGroup) (*Op, error) {
+	if g.session.inner != m.inner {
+		return nil, refused(fail(protocol.StatusInvalidHandle, "the group is of another session"))
+	}
+	return m.inner.unmapGroup(g.index, AllPrims, nil, m.flags())
+}
+
+// UnmapAttribute ends the session and commits all that was not handed back; the
+// session's memory is dead from here on. Of the short form it also seals.
+func (m *MapSession) UnmapAttribute() (*Op, error) { return m.inner.unmapAttribute(m.flags()) }
+
+func (m *MapSession) flags() uint32 {
+	if m.inner.next {
+		return protocol.FlagNextOrdinal | protocol.FlagSeal
+	}
+	return 0
+}
+
+// Commit is UnmapAttribute, waited for.
+func (m *MapSession) Commit(ctx context.Context) error {
+	op, err := m.UnmapAttribute()
+	if err != nil {
+		return err
+	}
+	return op.Wait(ctx)
+}
+
+// Abort ends the session without a commit: nothing of it becomes visible. It does
+// nothing to a session that has ended.
+func (m *MapSession) Abort() { m.inner.abort() }
+
+// Bytes is the memory of a session of one group, as the short form makes it.
+func (m *MapSession) Bytes() ([]byte, error) { return m.inner.memory(0) }
+
+// Array describes a session of one group. Of the short form's single row the axis
+// of rows is left out: the shape is row_shape[, lanes].
+func (m *MapSession) Array() (Tensor, error) {
+	b, err := m.Bytes()
+	if err != nil {
+		return Tensor{}, err
+	}
+	rows := 0
+	if len(m.inner.groups) > 0 {
+		rows = int(m.inner.groups[0].Rows)
+	}
+	t, err := m.inner.schema.View(b, rows, false)
+	if err == nil && m.inner.next && rows == 1 {
+		t.Shape = t.Shape[1:]
+	}
+	return t, asError(err)
+}
+
+func (m *MapSession) rowSchema() *tensor.Schema { return &m.inner.schema }

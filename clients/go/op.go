@@ -1,0 +1,239 @@
+package callboard
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"callboard/protocol"
+	"callboard/ring"
+)
+
+// Op is one operation that was submitted. Its outcome belongs to it and may be asked
+// for by any number of goroutines. Nothing needs to be given back.
+type Op struct {
+	client     *client
+	id         uint64
+	what       string
+	arguments  room
+	results    room
+	done       atomic.Bool
+	released   atomic.Bool
+	err        *Error                   // from here on: valid once done
+	completion protocol.CompletionEntry //
+	content    []byte                   // a copy of the results
+}
+
+// ID is the operation's number, from 1 and growing for each Stage.
+func (o *Op) ID() uint64 { return o.id }
+
+// Done tells without waiting whether the operation has ended.
+func (o *Op) Done() bool {
+	if !o.done.Load() && o.client.enter() == nil {
+		o.client.drain()
+		o.client.leave()
+	}
+	return o.done.Load()
+}
+
+// Ordinal is the ordinal that the operation ended up with; Epoch the newest epoch
+// when it ended, a seal's own included. Both are 0 before its end.
+func (o *Op) Ordinal() uint64 { return o.ended().Ordinal }
+
+// Epoch: see Ordinal.
+func (o *Op) Epoch() uint64 { return o.ended().Epoch }
+
+// Floor is the write floor after a seal; 0 for other operations.
+func (o *Op) Floor() uint64 { return o.ended().Value }
+
+// Adopted tells whether the block that was handed over became the version itself,
+// without a copy.
+func (o *Op) Adopted() bool { return o.ended().Flags&protocol.CompletionAdopted != 0 }
+
+func (o *Op) ended() protocol.CompletionEntry {
+	if !o.done.Load() {
+		return protocol.CompletionEntry{}
+	}
+	return o.completion
+}
+
+// Release forgets the outcome; a later Wait is ErrInvalidHandle (behaviour 214).
+// It need not be called.
+func (o *Op) Release() { o.released.Store(true) }
+
+// Wait waits until the operation has ended and returns its error. When ctx ends
+// first the error is ErrTimeout and wraps the context's; the operation goes on and
+// may be waited for again. A context that is over already polls.
+func (o *Op) Wait(ctx context.Context) error {
+	if o.released.Load() {
+		return fail(protocol.StatusInvalidHandle, "%s: operation %d was released", o.what, o.id)
+	}
+	if !o.done.Load() {
+		if err := o.await(ctx); err != nil {
+			return err
+		}
+	}
+	if o.err != nil {
+		return o.err
+	}
+	return nil
+}
+
+// await returns nil once o is done.
+func (o *Op) await(ctx context.Context) error {
+	c := o.client
+	if err := c.enter(); err != nil {
+		if o.done.Load() { // closed meanwhile, which ends every op
+			return nil
+		}
+		return err
+	}
+	defer c.leave()
+	for {
+		// Listen comes before the look: then a completion after it ends the wait.
+		heard := c.ring.Listen()
+		c.drain()
+		if o.done.Load() {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return gaveUp(ctx, o.what)
+		}
+		turn := turnMax
+		if end, ok := ctx.Deadline(); ok {
+			turn = min(turn, time.Until(end))
+		}
+		rung, err := c.ring.Wait(heard, turn)
+		if err != nil {
+			c.end(fail(protocol.StatusInternal, "waiting for the broker: %v", err))
+		}
+		if !rung {
+			c.lookAtSocket()
+		}
+	}
+}
+
+// finish stores the outcome. The caller holds client.mutex and has taken o out of
+// the table.
+func (o *Op) finish(err *Error, completion *protocol.CompletionEntry, content []byte) {
+	o.err, o.content = err, content
+	if completion != nil {
+		o.completion = *completion
+	}
+	o.client.arguments.give(o.arguments)
+	o.client.results.give(o.results)
+	o.done.Store(true)
+}
+
+// request is an operation before it is submitted.
+type request struct {
+	what    string // for errors: "writing attribute "x""
+	opcode  uint32
+	flags   uint32
+	handle  uint64
+	ordinal uint64
+	value   uint64
+	size    int                    // of the arguments, in bytes
+	fill    func(dst []byte) error // writes them; dst is shared memory, not cleared
+	results int                    // room for results, in bytes
+}
+
+// errorRoom is the least room of an op, so that the text of an error fits.
+const errorRoom = 512
+
+// submit hands an operation over. It never waits for the broker (rule R6): ErrQueueFull
+// when too much is outstanding. The caller has entered.
+func (c *client) submit(r request) (*Op, error) {
+	c.drain() // makes room; also notices a session that is over
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if err := c.alive(); err != nil {
+		return nil, err
+	}
+	op := &Op{client: c, what: r.what}
+	var err error
+	if op.arguments, op.results, err = c.leaseFor(r.size, max(r.results, errorRoom)); err != nil {
+		return nil, err
+	}
+	giveUp := func(err error) (*Op, error) {
+		c.arguments.give(op.arguments)
+		c.results.give(op.results)
+		return nil, err
+	}
+	if r.size > 0 {
+		dst, err := c.ring.Arguments(op.arguments.offset, uint32(r.size))
+		if err == nil {
+			err = r.fill(dst)
+		}
+		if err != nil {
+			return giveUp(err)
+		}
+	}
+	op.id = c.lastOp + 1
+	e := protocol.SubmissionEntry{OpID: op.id, Opcode: r.opcode, Flags: r.flags, Handle: r.handle, Ordinal: r.ordinal, Value: r.value,
+		ArgumentOffsetBytes: op.arguments.offset, ArgumentBytes: uint32(r.size), ResultOffsetBytes: op.results.offset, ResultBytes: op.results.size}
+	if err := c.ring.Submit(&e); err != nil {
+		if errors.Is(err, ring.ErrFull) {
+			return giveUp(fail(protocol.StatusQueueFull, "%d operations are outstanding, as many as this channel has room for; wait for some", c.ring.Outstanding()))
+		}
+		return giveUp(fail(protocol.StatusInternal, "%v", err))
+	}
+	c.lastOp = op.id
+	c.ops[op.id] = op
+	return op, nil
+}
+
+// drain takes the completions that are there.
+func (c *client) drain() {
+	c.mutex.Lock()
+	why := c.drainLocked()
+	c.mutex.Unlock()
+	if why != nil {
+		c.end(why)
+	}
+}
+
+// drainLocked returns why the broker cannot be believed any more, or nil.
+func (c *client) drainLocked() *Error {
+	var e protocol.CompletionEntry
+	for {
+		ok, err := c.ring.Poll(&e)
+		if err != nil {
+			return fail(protocol.StatusInternal, "%v", err)
+		}
+		if !ok {
+			return nil
+		}
+		op := c.ops[e.OpID]
+		if op == nil {
+			return fail(protocol.StatusInternal, "the broker completed operation %d, which is not outstanding", e.OpID)
+		}
+		if e.ResultBytes > op.results.size {
+			return fail(protocol.StatusInternal, "the broker says that operation %d has %d bytes of results, in a room of %d", e.OpID, e.ResultBytes, op.results.size)
+		}
+		var content []byte
+		if e.ResultBytes > 0 {
+			shared, err := c.ring.Result(op.results.offset, e.ResultBytes)
+			if err != nil {
+				return fail(protocol.StatusInternal, "%v", err)
+			}
+			content = append([]byte(nil), shared...)
+		}
+		delete(c.ops, e.OpID)
+		if status := protocol.Status(e.Status); status != protocol.StatusOK {
+			op.finish(&Error{Status: status, Text: op.what + ": " + string(content), OpID: op.id, operation: true}, &e, nil)
+			continue
+		}
+		op.finish(nil, &e, content)
+	}
+}
+
+// call submits an operation and waits for it.
+func (c *client) call(ctx context.Context, r request) (*Op, error) {
+	op, err := c.submit(r)
+	if err != nil {
+		return nil, err
+	}
+	return op, op.Wait(ctx)
+}

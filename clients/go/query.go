@@ -1,0 +1,181 @@
+package callboard
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+
+	"callboard/protocol"
+	"callboard/snapshot"
+)
+
+// Query is an ordered list of prims. It is independent of what it was made from
+// (behaviour 173) and may be used by any number of goroutines.
+type Query struct {
+	handle *queryHandle
+	prims  *snapshot.PrimList
+}
+
+type queryHandle struct {
+	client   *client
+	id       uint64
+	released atomic.Bool
+}
+
+// Pieces that a long list travels in.
+const (
+	pathsPerOp     = 8192
+	pathBytesPerOp = 128 << 10
+)
+
+// QueryFromPathList makes a query of explicit paths, each starting with "/"; they
+// need not exist yet (behaviour 231). Order is kept, and so are duplicates. It waits
+// for the broker. Give back with Release.
+//
+// Errors: INVALID_ARGUMENT names the path.
+func (s *Stage) QueryFromPathList(ctx context.Context, paths []string) (*Query, error) {
+	c := s.client
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	return c.queryPaths(ctx, paths)
+}
+
+func (c *client) queryPaths(ctx context.Context, paths []string) (*Query, error) {
+	for _, path := range paths {
+		if err := snapshot.CheckPath(path); err != nil {
+			return nil, refused(err)
+		}
+	}
+	h := &queryHandle{client: c}
+	ids := make([]uint64, 0, len(paths))
+	for first := true; first || len(paths) > 0; first = false {
+		n, size := 0, 0
+		for n < len(paths) && n < pathsPerOp && size < pathBytesPerOp {
+			size += 8 + len(paths[n])
+			n++
+		}
+		op, err := c.call(ctx, stringsRequest("making a query", protocol.OpQueryPaths, h.id, 0, paths[:n]))
+		if err != nil {
+			h.release()
+			return nil, err
+		}
+		got, ok := sliceOf[uint64](op.content)
+		if !ok || len(got) != n {
+			h.release()
+			return nil, fail(protocol.StatusInternal, "the broker answered %d path ids for %d paths", len(got), n)
+		}
+		h.id = op.completion.Handle
+		ids = append(ids, got...)
+		paths = paths[n:]
+	}
+	q := &Query{handle: h, prims: snapshot.NewPrimList(ids)}
+	runtime.AddCleanup(q, func(h *queryHandle) {
+		if h.release() {
+			h.client.forgot("a query")
+		}
+	}, h)
+	return q, nil
+}
+
+// Len is the number of logical elements, duplicates counted.
+func (q *Query) Len() int { return len(q.prims.IDs()) }
+
+// Prims are the path ids, in the query's order. Do not change them.
+func (q *Query) Prims() []uint64 { return q.prims.IDs() }
+
+// Release gives the query back. Operations that were submitted with it go on; later
+// calls do nothing.
+func (q *Query) Release() { q.handle.release() }
+
+func (h *queryHandle) release() (first bool) {
+	if h.released.Swap(true) {
+		return false
+	}
+	if h.id == 0 || h.client.enter() != nil {
+		return true // the end of the session releases it as well
+	}
+	defer h.client.leave()
+	_, _ = h.client.submit(request{what: "releasing a query", opcode: protocol.OpQueryRelease, handle: h.id})
+	return true
+}
+
+// use gives the handle for an operation.
+func (q *Query) use(c *client) (uint64, error) {
+	switch {
+	case q == nil:
+		return 0, refused(fail(protocol.StatusInvalidArgument, "the query is nil"))
+	case q.handle.client != c:
+		return 0, refused(fail(protocol.StatusInvalidHandle, "the query belongs to another attachment; queries are not shared"))
+	case q.handle.released.Load():
+		return 0, refused(fail(protocol.StatusInvalidHandle, "query %d was released", q.handle.id))
+	}
+	return q.handle.id, nil
+}
+
+// stringsRequest is an operation whose arguments are a list of strings and whose
+// results are their ids.
+func stringsRequest(what string, opcode uint32, handle, value uint64, texts []string) request {
+	return request{what: what, opcode: opcode, handle: handle, value: value, size: stringListBytes(texts), results: 8 * len(texts),
+		fill: func(dst []byte) error { putStringList(dst, texts); return nil }}
+}
+
+// stringListBytes is the size of protocol.StringList with texts.
+func stringListBytes(texts []string) int {
+	n := sizeOf[protocol.StringList]()
+	for _, text := range texts {
+		n += 4 + (len(text)+3)&^3
+	}
+	return n
+}
+
+func putStringList(dst []byte, texts []string) {
+	head := protocol.StringList{Count: uint32(len(texts)), TotalBytes: uint32(stringListBytes(texts))}
+	at := copy(dst, bytesOf(&head))
+	for _, text := range texts {
+		length := uint32(len(text))
+		at += copy(dst[at:], bytesOf(&length))
+		end := at + (len(text)+3)&^3
+		at += copy(dst[at:], text)
+		clear(dst[at:end])
+		at = end
+	}
+}
+
+// Resolve gives the paths of prims, or the texts of tokens. No broker is involved.
+// NOT_FOUND names an id that this generation of the stage never gave out.
+func (s *Stage) Resolve(ids ...uint64) ([]string, error) {
+	c := s.client
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		var err error
+		if texts[i], err = c.reader.Text(id); err != nil {
+			return nil, asError(err)
+		}
+	}
+	return texts, nil
+}
+
+// Tokens interns texts and gives their ids, which are the same for everyone on the
+// stage (behaviour 248). It waits for the broker.
+func (s *Stage) Tokens(ctx context.Context, texts ...string) ([]uint64, error) {
+	c := s.client
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	op, err := c.call(ctx, stringsRequest("interning tokens", protocol.OpIntern, 0, protocol.StringToken, texts))
+	if err != nil {
+		return nil, err
+	}
+	ids, ok := sliceOf[uint64](op.content)
+	if !ok || len(ids) != len(texts) {
+		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d tokens", len(ids), len(texts))
+	}
+	return ids, nil
+}

@@ -1,0 +1,164 @@
+package callboard
+
+import (
+	"errors"
+	"os"
+
+	"callboard/protocol"
+	"callboard/shm"
+)
+
+// mapped is a segment in this process. One that became ours after it was mapped
+// read-only has both mappings: views of the first may be alive.
+type mapped struct {
+	readable, writable *shm.Mapping
+}
+
+func (m *mapped) close() {
+	for _, x := range []*shm.Mapping{m.readable, m.writable} {
+		if x != nil {
+			_ = x.Close()
+		}
+	}
+}
+
+// segment resolves an id for the reader; a warm call takes no memory.
+func (c *client) segment(id uint64) ([]byte, error) {
+	c.mapping.RLock()
+	m := c.segments[id]
+	c.mapping.RUnlock()
+	if m != nil && m.readable != nil {
+		return m.readable.Bytes(), nil
+	}
+	x, err := c.pull(id, false)
+	if err != nil {
+		return nil, err
+	}
+	return x.Bytes(), nil
+}
+
+// writableSegment resolves the id of a segment that this client may write.
+func (c *client) writableSegment(id uint64) (*shm.Mapping, error) {
+	c.mapping.RLock()
+	m := c.segments[id]
+	c.mapping.RUnlock()
+	if m != nil && m.writable != nil {
+		return m.writable, nil
+	}
+	return c.pull(id, true)
+}
+
+// pull asks the broker for a segment and maps it (rule S2).
+func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
+	c.talking.Lock()
+	defer c.talking.Unlock()
+	c.mapping.RLock()
+	m := c.segments[id]
+	c.mapping.RUnlock()
+	if m != nil && writable && m.writable != nil { // somebody else was faster
+		return m.writable, nil
+	}
+	if m != nil && !writable && m.readable != nil {
+		return m.readable, nil
+	}
+	if err := c.alive(); err != nil {
+		return nil, err
+	}
+	request := protocol.SegmentRequest{Header: messageHeader[protocol.SegmentRequest](protocol.MessageSegmentRequest), Segment: id}
+	var buf [protocol.MessageBytesMax]byte
+	err := c.conn.Send(bytesOf(&request))
+	var n int
+	var files closers
+	if err == nil {
+		n, files, err = c.conn.RecvWithin(requestWait, buf[:])
+	}
+	defer files.close()
+	if err != nil {
+		if errors.Is(err, shm.ErrTimeout) {
+			// A late answer would be taken for that of the next request.
+			c.end(fail(protocol.StatusSessionEnded, "the broker did not answer a request within %v", requestWait))
+		} else {
+			c.hungUp()
+		}
+		return nil, c.alive()
+	}
+	if err := errorIn(buf[:n]); err != nil {
+		var said *Error
+		if errors.As(err, &said) {
+			c.end(said)
+		}
+		return nil, c.alive()
+	}
+	reply, ok := decode[protocol.SegmentReply](buf[:n])
+	if err := checkMessage(reply.Header, ok, n, protocol.MessageSegmentReply); err != nil {
+		return nil, err
+	}
+	if reply.Segment != id {
+		return nil, fail(protocol.StatusInternal, "the broker answered for segment %d, asked was %d", reply.Segment, id)
+	}
+	if status := protocol.Status(reply.Status); status != protocol.StatusOK {
+		return nil, fail(status, "the broker has no segment %d (any more)", id)
+	}
+	if len(files) != 1 {
+		return nil, fail(protocol.StatusInternal, "the broker passed %d descriptors for segment %d, expected 1", len(files), id)
+	}
+	if writable && reply.Writable == 0 {
+		return nil, fail(protocol.StatusInternal, "segment %d is not this client's to write: it belongs to %#x", id, reply.OwnerIncarnation)
+	}
+	x, err := shm.Map(files[0], reply.SizeBytes, writable) // refuses an object that is smaller
+	if err != nil {
+		return nil, err
+	}
+	if err := x.DontFork(); err != nil {
+		_ = x.Close()
+		return nil, err
+	}
+	c.mapping.Lock()
+	defer c.mapping.Unlock()
+	next := mapped{}
+	if old := c.segments[id]; old != nil {
+		next = *old
+	}
+	if writable {
+		next.writable = x
+	} else {
+		next.readable = x
+	}
+	c.segments[id] = &next
+	return x, nil
+}
+
+// dropRetired unmaps segments that left service. Nothing that is pinned or leased
+// lies in one: the broker retires only what is wholly free (rule S2).
+func (c *client) dropRetired() {
+	count := c.reader.RetiredCount()
+	if c.retired.Swap(count) == count {
+		return
+	}
+	c.mapping.RLock()
+	ids := make([]uint64, 0, len(c.segments))
+	for id := range c.segments {
+		ids = append(ids, id)
+	}
+	c.mapping.RUnlock()
+	for _, id := range ids {
+		e, ok, err := c.reader.Segment(id)
+		if err != nil || !ok || e.State != protocol.SegmentRetired {
+			continue
+		}
+		c.mapping.Lock()
+		if m := c.segments[id]; m != nil {
+			delete(c.segments, id)
+			m.close()
+		}
+		c.mapping.Unlock()
+	}
+}
+
+type closers []*os.File
+
+func (f closers) close() {
+	for _, x := range f {
+		_ = x.Close()
+	}
+}

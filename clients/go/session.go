@@ -1,0 +1,263 @@
+package callboard
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"callboard/protocol"
+	"callboard/shm"
+	"callboard/tensor"
+)
+
+// session is an open map session. It holds the client until it ended.
+type session struct {
+	client *client
+	id     uint64
+	name   string
+	schema tensor.Schema
+	row    uint64 // bytes of a row
+	prims  []uint64
+	next   bool // its ordinal is taken at the end, and sealed (rule O8)
+
+	mutex  sync.Mutex
+	groups []protocol.GroupDescriptor
+	gone   []bool // groups that were handed back
+	ended  bool
+}
+
+// mapRequest is OpMap after its checks.
+type mapRequest struct {
+	query   uint64
+	name    string
+	schema  protocol.Schema
+	ordinal uint64
+	flags   uint32
+	init    uint32
+	rows    uint64 // of a group; 0: one group
+	prims   []uint64
+}
+
+// openSession opens a session and waits for its groups. The caller has entered.
+func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error) {
+	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
+	op, err := c.submit(request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
+		size: args + len(r.name), results: group, fill: func(dst []byte) error {
+			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: protocol.ModeUpsert, Init: r.init, GroupRows: r.rows}
+			copy(dst, bytesOf(&a))
+			copy(dst[args:], r.name)
+			return nil
+		}})
+	if err != nil {
+		return nil, err
+	}
+	m := &session{client: c, name: r.name, prims: r.prims, next: r.flags&protocol.FlagNextOrdinal != 0}
+	if err := op.Wait(ctx); err != nil {
+		if !op.done.Load() { // given up by the caller, not by the broker
+			go func() {
+				if op.Wait(context.Background()) == nil && c.enter() == nil {
+					m.id = op.completion.Handle
+					m.abort()
+				}
+			}()
+		}
+		return nil, err
+	}
+	if err := c.enter(); err != nil { // the session's own hold
+		return nil, err
+	}
+	m.id = op.completion.Handle
+	if err := m.adopt(op, &r.schema); err != nil {
+		m.abort()
+		return nil, err
+	}
+	return m, nil
+}
+
+// adopt takes the groups that the broker leased.
+func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
+	m.schema = tensor.Schema{Kind: tensor.Fixed, DType: DType{Code: wire.DtypeCode, Bits: wire.DtypeBits, Lanes: wire.DtypeLanes},
+		RowShape: wire.RowShape[:wire.RowDimensions], Semantic: Semantic(wire.Semantic), Device: tensor.CPU}
+	if m.row, err = m.schema.RowBytes(); err != nil {
+		return asError(err)
+	}
+	size := sizeOf[protocol.GroupDescriptor]()
+	if op.completion.Count > uint64(len(op.content)/size) {
+		return fail(protocol.StatusInternal, "the broker says %d groups in %d bytes", op.completion.Count, len(op.content))
+	}
+	for i := range op.completion.Count {
+		g, _ := decode[protocol.GroupDescriptor](op.content[int(i)*size:])
+		if m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
+			return fail(protocol.StatusInternal, "the broker leased %d bytes for %d rows of %d bytes", g.Block.LengthBytes, g.Rows, m.row)
+		}
+		if g.Block.Segment != 0 {
+			x, err := m.client.writableSegment(g.Block.Segment)
+			if err != nil {
+				return err
+			}
+			if size := x.Size(); g.Block.OffsetBytes > size || g.Block.LengthBytes > size-g.Block.OffsetBytes {
+				return fail(protocol.StatusInternal, "the broker leased %d bytes at %d of segment %d, which has %d", g.Block.LengthBytes, g.Block.OffsetBytes, g.Block.Segment, size)
+			}
+			if m.client.guard {
+				if err := x.ProtectWritable(g.Block.OffsetBytes, pages(g.LeaseBytes)); err != nil {
+					return asError(err)
+				}
+			}
+		}
+		m.groups = append(m.groups, g)
+	}
+	m.gone = make([]bool, len(m.groups))
+	return nil
+}
+
+func pages(n uint64) uint64 { return (n + shm.PageAlign - 1) &^ (shm.PageAlign - 1) }
+
+// memory is the writable bytes of group i.
+func (m *session) memory(i int) ([]byte, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if i >= len(m.groups) && !m.ended {
+		return nil, nil // of an empty query
+	}
+	if err := m.usable(i); err != nil {
+		return nil, err
+	}
+	g := &m.groups[i]
+	size := g.Rows * m.row
+	if size == 0 {
+		return nil, nil
+	}
+	x, err := m.client.writableSegment(g.Block.Segment)
+	if err != nil {
+		return nil, err
+	}
+	return x.Bytes()[g.Block.OffsetBytes:][:size:size], nil
+}
+
+func (m *session) usable(i int) error {
+	switch {
+	case m.ended:
+		return refused(fail(protocol.StatusInvalidHandle, "the map session of attribute %q has ended", m.name))
+	case i >= len(m.groups):
+		return refused(fail(protocol.StatusInvalidHandle, "attribute %q: the session has %d groups, there is no group %d", m.name, len(m.groups), i))
+	case m.gone[i]:
+		return refused(fail(protocol.StatusInvalidHandle, "attribute %q: group %d was unmapped", m.name, i))
+	}
+	return nil
+}
+
+// protect makes group i read-only in this process when GUARD was granted (rule M1).
+func (m *session) protect(i int, readOnly bool) {
+	g := &m.groups[i]
+	if !m.client.guard || g.Block.Segment == 0 {
+		return
+	}
+	x, err := m.client.writableSegment(g.Block.Segment)
+	if err != nil {
+		return
+	}
+	if readOnly {
+		err = x.ProtectReadOnly(g.Block.OffsetBytes, pages(g.LeaseBytes))
+	} else {
+		err = x.ProtectWritable(g.Block.OffsetBytes, pages(g.LeaseBytes))
+	}
+	if err != nil {
+		panic("callboard: guarding a leased block: " + err.Error()) // its place was checked
+	}
+}
+
+// unmapGroup hands group i back. count and mask as in a write's selection.
+func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (*Op, error) {
+	c := m.client
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if err := m.usable(i); err != nil {
+		return nil, err
+	}
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(i)}
+	if count != AllPrims || mask != nil {
+		head := sizeOf[protocol.UnmapArguments]()
+		r.size = head + 8*len(mask)
+		r.fill = func(dst []byte) error {
+			a := protocol.UnmapArguments{Selection: protocol.Selection{Count: count, Sort: protocol.SelectRows}}
+			if mask != nil {
+				a.Selection.Sort, a.Selection.WordsOffsetBytes, a.Selection.WordCount = protocol.SelectMask, uint32(head), uint32(len(mask))
+			}
+			copy(dst, bytesOf(&a))
+			copy(dst[head:], bytesOfSlice(mask))
+			return nil
+		}
+	}
+	m.protect(i, true) // before the broker may read: a late store faults where it is made
+	op, err := c.submit(r)
+	if err != nil {
+		m.protect(i, false)
+		return nil, refused(err)
+	}
+	m.gone[i] = true
+	return op, nil
+}
+
+// unmapAttribute ends the session: what is left is committed.
+func (m *session) unmapAttribute(flags uint32) (*Op, error) {
+	c := m.client
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if m.ended {
+		return nil, refused(fail(protocol.StatusInvalidHandle, "the map session of attribute %q has ended", m.name))
+	}
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	for i := range m.groups {
+		if !m.gone[i] {
+			m.protect(i, true)
+		}
+	}
+	op, err := c.submit(request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id})
+	if err != nil {
+		for i := range m.groups {
+			if !m.gone[i] {
+				m.protect(i, false)
+			}
+		}
+		return nil, refused(err)
+	}
+	m.end()
+	return op, nil
+}
+
+// end forgets the session. The caller holds mutex.
+func (m *session) end() {
+	m.ended = true
+	m.client.leave()
+}
+
+// abort ends the session without a trace (rule M3) and tells whether it was open.
+func (m *session) abort() (open bool) {
+	c := m.client
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if m.ended {
+		return false
+	}
+	defer m.end()
+	for deadline := time.Now().Add(requestWait); c.enter() == nil; {
+		heard := c.ring.Listen()
+		_, err := c.submit(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id})
+		if errors.Is(err, ErrQueueFull) && time.Now().Before(deadline) {
+			_, _ = c.ring.Wait(heard, turnMax)
+			c.leave()
+			continue
+		}
+		c.leave()
+		break // a session that is over took its sessions with it
+	}
+	return true
+}

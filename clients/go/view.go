@@ -1,0 +1,68 @@
+package callboard
+
+import (
+	"sync/atomic"
+
+	"callboard/protocol"
+	"callboard/snapshot"
+)
+
+// view is a pin that groups, reads and snapshots share. It holds the client, so that
+// its memory stays mapped.
+type view struct {
+	client *client
+	pinned snapshot.Pinned
+}
+
+// hold is one holder's part of a view. It counts once, whoever gives it back.
+type hold struct {
+	view     *view
+	released atomic.Bool
+}
+
+// pin makes a view of columns, or of everything. The first hold is the caller's.
+func (c *client) pin(all bool, columns []*snapshot.Column) (*hold, error) {
+	c.dropRetired()
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	v := &view{client: c}
+	var err error
+	if all {
+		err = c.reader.PinAll(&v.pinned)
+	} else {
+		err = c.reader.Pin(&v.pinned, columns...)
+	}
+	if err != nil {
+		c.leave()
+		return nil, asError(err)
+	}
+	return &hold{view: v}, nil
+}
+
+// again adds a holder.
+func (h *hold) again() (*hold, error) {
+	if err := h.usable("the view"); err != nil {
+		return nil, err
+	}
+	h.view.pinned.Hold()
+	return &hold{view: h.view}, nil
+}
+
+func (h *hold) usable(what string) error {
+	if h.released.Load() {
+		return fail(protocol.StatusInvalidHandle, "%s was released", what)
+	}
+	return nil
+}
+
+// release gives the hold back and tells whether it was held until now.
+func (h *hold) release() bool {
+	if h.released.Swap(true) {
+		return false
+	}
+	if h.view.pinned.Release() {
+		h.view.client.leave()
+	}
+	return true
+}
