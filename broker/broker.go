@@ -215,7 +215,6 @@ func (b *Broker) Close() {
 // tearDown undoes start, as far as it came.
 func (b *Broker) tearDown() {
 	if b.announce != nil {
-		b.announce.Health(control.HealthEvent{Level: control.LevelInfo, Code: control.HealthBye, Text: "the broker stops and removes the stage"})
 		if err := b.announce.Close(closeWait); err != nil {
 			b.config.Log.Warn("announcements were lost at the end", "error", err)
 		}

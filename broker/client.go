@@ -35,6 +35,7 @@ type client struct {
 	queries   map[uint64]*snapshot.Query
 	lastQuery uint64
 	waiting   []protocol.SubmissionEntry // drained, not yet executed
+	entries   []snapshot.Entry           // of the write that runs
 	arguments []byte                     // private copy of the op's arguments
 	attached  bool                       // its socket is open
 	stalled   bool                       // its next op waits for memory or another op

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"unicode/utf8"
 
 	"callboard/protocol"
@@ -208,6 +209,9 @@ func (c *client) short(what string, need int) error {
 	return protocol.Errorf(protocol.StatusInvalidArgument, "arguments have %d bytes: %s needs %d", len(c.arguments), what, need)
 }
 
+// entriesMax bounds the attributes of one write.
+const entriesMax = 4096
+
 // write runs OpWrite. The rows lie in the arguments.
 func (b *Broker) write(c *client, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
 	if err := c.writer(); err != nil {
@@ -215,32 +219,47 @@ func (b *Broker) write(c *client, e *protocol.SubmissionEntry) (out outcome, job
 	}
 	args, ok := decode[protocol.WriteArguments](c.arguments, 0)
 	if !ok {
-		return out, nil, c.short("WriteArguments", 16)
+		return out, nil, c.short("WriteArguments", len(encode(&args)))
 	}
-	if args.EntryCount != 1 {
-		return out, nil, protocol.Errorf(protocol.StatusNotSupported, "a write of %d attributes is not part of this version: write them one by one, a seal shows them together", args.EntryCount)
+	if args.EntryCount == 0 || args.EntryCount > entriesMax {
+		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "a write of %d attributes: expected 1 to %d", args.EntryCount, entriesMax)
 	}
-	w, ok := decode[protocol.WriteEntry](c.arguments, 16)
+	if args.EntryCount > 1 && e.Flags&protocol.FlagNextOrdinal != 0 {
+		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "a write of several attributes needs an ordinal: the next one is each attribute's own")
+	}
+	c.entries = c.entries[:0]
+	for i := range uint64(args.EntryCount) {
+		entry, err := c.entry(e, i, args.PrimMode)
+		if err != nil {
+			return out, nil, err
+		}
+		c.entries = append(c.entries, entry)
+	}
+	out.Outcome, job, err = b.store.WriteBatch(c.entries, e.Flags&protocol.FlagSeal != 0)
+	return out, job, err
+}
+
+// entry reads attribute i of a write.
+func (c *client) entry(e *protocol.SubmissionEntry, i uint64, mode uint32) (entry snapshot.Entry, err error) {
+	at := uint64(len(encode(&protocol.WriteArguments{}))) + i*uint64(len(encode(&protocol.WriteEntry{})))
+	w, ok := decode[protocol.WriteEntry](c.arguments, at)
 	if !ok {
-		return out, nil, c.short("WriteEntry", 16+len(encode(&w)))
+		return entry, c.short(fmt.Sprintf("WriteEntry %d", i), int(at)+len(encode(&w)))
 	}
-	t, err := c.target(e, &w.Schema, w.NameOffsetBytes, w.NameBytes, args.PrimMode)
+	t, err := c.target(e, &w.Schema, w.NameOffsetBytes, w.NameBytes, mode)
 	if err != nil {
-		return out, nil, err
+		return entry, err
 	}
 	if w.Payload.Segment != 0 {
-		return out, nil, protocol.Errorf(protocol.StatusNotSupported, "payload lies in segment %d: map the attribute and unmap it to hand over a block", w.Payload.Segment)
+		return entry, protocol.Errorf(protocol.StatusNotSupported, "attribute %q: payload lies in segment %d: map the attribute and unmap it to hand over a block", t.Name, w.Payload.Segment)
 	}
 	size := uint64(len(c.arguments))
 	if w.Payload.OffsetBytes > size || w.Payload.LengthBytes > size-w.Payload.OffsetBytes {
-		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "payload of %d bytes at %d: the arguments have %d", w.Payload.LengthBytes, w.Payload.OffsetBytes, size)
+		return entry, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload of %d bytes at %d: the arguments have %d", t.Name, w.Payload.LengthBytes, w.Payload.OffsetBytes, size)
 	}
-	selection, err := c.selection(&w.Selection)
-	if err != nil {
-		return out, nil, err
-	}
-	out.Outcome, job, err = b.store.Write(t, c.arguments[w.Payload.OffsetBytes:][:w.Payload.LengthBytes], w.PayloadRows, selection, e.Flags&protocol.FlagSeal != 0)
-	return out, job, err
+	entry = snapshot.Entry{Target: *t, Bytes: c.arguments[w.Payload.OffsetBytes:][:w.Payload.LengthBytes], Rows: w.PayloadRows}
+	entry.Selection, err = c.selection(&w.Selection)
+	return entry, err
 }
 
 // target reads what is written where.

@@ -9,6 +9,9 @@ import (
 // the building version. Until then nobody sees anything of it, and drop undoes it.
 type change struct {
 	store    *Store
+	name     string
+	schema   protocol.Schema
+	payload  payload
 	column   *column // nil until lease has made it
 	ordinal  uint64
 	seal     bool
@@ -29,14 +32,14 @@ type change struct {
 
 // lease takes memory, slots, and the column if there is none yet. An error or
 // ErrRetry leaves what drop gives back.
-func (w *change) lease(name string, schema *protocol.Schema, p *payload, whole bool) error {
-	s := w.store
+func (w *change) lease() error {
+	s, p := w.store, &w.payload
 	handoff := s.config.Handoff
 	if w.column != nil {
 		handoff = w.column.handoff
 	}
-	w.whole, w.src = whole, p.bytes[:w.rowBytes*p.rows]
-	if whole && p.staged != nil && handoff == protocol.HandoffAdopt {
+	w.src = p.bytes[:w.rowBytes*p.rows]
+	if w.whole && p.staged != nil && handoff == protocol.HandoffAdopt {
 		if w.adopted = p.adopt; w.adopted {
 			w.flags = protocol.CompletionAdopted
 		} else {
@@ -46,7 +49,7 @@ func (w *change) lease(name string, schema *protocol.Schema, p *payload, whole b
 	if err := w.plan.lease(s); err != nil {
 		return err
 	}
-	if err := w.leaseBlock(name, p); err != nil {
+	if err := w.leaseBlock(); err != nil {
 		return err
 	}
 	if p.staged != nil && !w.adopted {
@@ -58,7 +61,7 @@ func (w *change) lease(name string, schema *protocol.Schema, p *payload, whole b
 				return err
 			}
 		}
-		c, err := s.makeColumn(name, *schema, w.rowBytes, s.config.Retain, s.config.Handoff)
+		c, err := s.makeColumn(w.name, w.schema, w.rowBytes, s.config.Retain, s.config.Handoff)
 		w.column = c
 		return err
 	}
@@ -71,9 +74,9 @@ func (w *change) lease(name string, schema *protocol.Schema, p *payload, whole b
 // leaseBlock finds the block of the new building version: the producer's own, the
 // one that there is, or a new one. Rows are never scattered into an adopted block
 // (rule S4).
-func (w *change) leaseBlock(name string, p *payload) error {
+func (w *change) leaseBlock() error {
 	s := w.store
-	need, err := bytesOf(name, w.plan.total, w.rowBytes)
+	need, err := bytesOf(w.name, w.plan.total, w.rowBytes)
 	if err != nil {
 		return err
 	}
@@ -84,12 +87,12 @@ func (w *change) leaseBlock(name string, p *payload) error {
 		had = b.block.Ref.LengthBytes
 	}
 	if need > had && !w.seal && s.unsealedBytes+(need-had) > s.config.UnsealedBytesMax {
-		return protocol.Errorf(protocol.StatusQueueFull, "attribute %q: %d unsealed bytes wait already and %d more exceed the limit of %d; seal first, or raise `serve --max-unsealed`", name, s.unsealedBytes, need-had, s.config.UnsealedBytesMax)
+		return protocol.Errorf(protocol.StatusQueueFull, "attribute %q: %d unsealed bytes wait already and %d more exceed the limit of %d; seal first, or raise `serve --max-unsealed`", w.name, s.unsealedBytes, need-had, s.config.UnsealedBytesMax)
 	}
 	written := w.choice.count * w.rowBytes // one row may be written to many prims
 	switch {
 	case w.adopted:
-		w.block = p.staged.Hold()
+		w.block = w.payload.staged.Hold()
 	case b != nil && !b.adopted && had >= need:
 		w.block = b.block.Hold()
 		w.copied = written

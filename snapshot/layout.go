@@ -136,6 +136,13 @@ func (p *rowPlan) commit(s *Store, c *column) {
 		return
 	}
 	l := p.from
+	if l == nil && p.join == nil { // one of the same batch may have made it meanwhile
+		if same := s.layouts[hashPrims(p.added)]; same != nil && slices.Equal(same.prims, p.added) {
+			p.join = same
+			same.users++
+			s.memory.Drop(p.block)
+		}
+	}
 	switch {
 	case p.join != nil:
 		c.layout = p.join

@@ -15,8 +15,9 @@ type Session struct {
 	rows    uint64
 	row     uint64 // bytes of a row
 	ordinal uint64
-	done    bool // its only group was unmapped
-	busy    bool // a job reads or fills the block
+	column  uint32 // its index, NoColumn where the attribute does not exist yet
+	done    bool   // its only group was unmapped
+	busy    bool   // a job reads or fills the block
 }
 
 // Map leases a block of the client's own memory for the rows of t (behaviour 175,
@@ -46,7 +47,10 @@ func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows u
 		return nil, nil, err
 	}
 	s.lastSession++
-	m := &Session{ID: s.lastSession, Owner: owner, target: *t, block: block, rows: rows, row: rowBytes, ordinal: ordinal}
+	m := &Session{ID: s.lastSession, Owner: owner, target: *t, block: block, rows: rows, row: rowBytes, ordinal: ordinal, column: protocol.NoColumn}
+	if c != nil {
+		m.column = c.index
+	}
 	m.target.Schema = schema
 	m.target.Ordinal = ordinal
 	s.sessions[m.ID] = m
@@ -102,7 +106,7 @@ func (s *Store) filling(m *Session, c *column, init uint32) *Job {
 // Group describes the session's only group; without a block once it was unmapped.
 func (m *Session) Group() protocol.GroupDescriptor {
 	g := protocol.GroupDescriptor{Session: m.ID, Ordinal: m.ordinal, Rows: m.rows, PrimCount: m.rows,
-		Attempt: 1, Column: protocol.NoColumn, State: protocol.GroupClaimed}
+		Attempt: 1, Column: m.column, State: protocol.GroupClaimed}
 	if m.target.Next {
 		g.Ordinal = 0
 	}

@@ -158,34 +158,14 @@ func (s *Store) Write(t *Target, bytes []byte, rows uint64, selection tensor.Sel
 // put checks everything, then leases everything, then copies: an error or ErrRetry
 // has changed nothing that anybody can see.
 func (s *Store) put(t *Target, p payload, seal bool) (Outcome, *Job, error) {
-	c, schema, rowBytes, err := s.resolve(t)
+	w, err := s.prepare(t, p, seal)
 	if err != nil {
 		return Outcome{}, nil, err
-	}
-	ordinal, err := s.admit(t, c)
-	if err != nil {
-		return Outcome{}, nil, err
-	}
-	if t.Query.Size() == 0 && p.rows == 0 {
-		return s.putNothing(t, ordinal, seal) // behaviour 19
-	}
-	choice := selected{Selection: p.selection}
-	if choice.count, err = p.selection.Resolve(t.Query.Size(), p.rows); err != nil {
-		return Outcome{}, nil, named(t.Name, err)
-	}
-	if rowBytes != 0 && uint64(len(p.bytes))/rowBytes < p.rows {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, rowBytes)
-	}
-	w := change{store: s, column: c, ordinal: ordinal, seal: seal, rowBytes: rowBytes, choice: choice}
-	if c != nil {
-		w.plan = s.planRows(c.layout, t.Query, &w.choice)
-	} else {
-		w.plan = s.planRows(nil, t.Query, &w.choice)
 	}
 	if w.plan.total == 0 {
-		return s.putNothing(t, ordinal, seal) // a mask without a bit, and no rows yet
+		return s.putNothing(t, w.ordinal, seal)
 	}
-	if err := w.lease(t.Name, &schema, &p, w.plan.dense && choice.whole(t.Query)); err != nil {
+	if err := w.lease(); err != nil {
 		w.drop()
 		return Outcome{}, nil, err
 	}
@@ -194,6 +174,35 @@ func (s *Store) put(t *Target, p payload, seal bool) (Outcome, *Job, error) {
 	}
 	w.copyNow()
 	return w.commit(), nil, nil
+}
+
+// prepare checks a write and plans its rows; it takes nothing. A plan of no rows at
+// all (behaviour 19, or a mask without a bit) has nothing to lease either.
+func (s *Store) prepare(t *Target, p payload, seal bool) (w change, err error) {
+	w = change{store: s, name: t.Name, payload: p, seal: seal}
+	if w.column, w.schema, w.rowBytes, err = s.resolve(t); err != nil {
+		return w, err
+	}
+	if w.ordinal, err = s.admit(t, w.column); err != nil {
+		return w, err
+	}
+	if t.Query.Size() == 0 && p.rows == 0 {
+		return w, nil
+	}
+	w.choice = selected{Selection: p.selection}
+	if w.choice.count, err = p.selection.Resolve(t.Query.Size(), p.rows); err != nil {
+		return w, named(t.Name, err)
+	}
+	if w.rowBytes != 0 && uint64(len(p.bytes))/w.rowBytes < p.rows {
+		return w, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, w.rowBytes)
+	}
+	var from *layout
+	if w.column != nil {
+		from = w.column.layout
+	}
+	w.plan = s.planRows(from, t.Query, &w.choice)
+	w.whole = w.plan.dense && w.choice.whole(t.Query)
+	return w, nil
 }
 
 // putNothing is a write of no rows; its seal is a seal all the same.

@@ -73,11 +73,11 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 		err = shm.VerifyDir(dir)
 	}
 	if err != nil {
-		return nil, &Error{Status: protocol.StatusNotFound, Text: err.Error() + "; start one with `callboard serve`", cause: err}
+		return nil, &Error{Status: protocol.StatusNotFound, Text: err.Error(), cause: err}
 	}
 	conn, err := shm.Dial(filepath.Join(dir, shm.AttachSocket))
 	if err != nil {
-		return nil, &Error{Status: protocol.StatusNotFound, Text: "attaching to stage " + o.Stage + ": " + err.Error() + "; the broker has ended: start one with `callboard serve`", cause: err}
+		return nil, &Error{Status: protocol.StatusNotFound, Text: "attaching to stage " + o.Stage + ": " + err.Error(), cause: err}
 	}
 	c := &client{options: o, conn: conn, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}}
 	if err := c.attach(ctx); err != nil {
