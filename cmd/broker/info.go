@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"callboard/control"
+)
+
+func newInfo() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "info",
+		Short: "Show the state of a stage: memory, clients, counters",
+		Long: `Show the state of a stage: its broker, its memory, who is attached and what they hold, and counters.
+
+A client that pins much keeps old versions in memory. adopt_refused counts buffers that had to be copied because
+their producer kept a view of them.`,
+		Example: "  callboard info\n  callboard info --json | jq .memory",
+		Args:    noArguments,
+	}
+	stage, asJSON := stageFlag(cmd), jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		dir, info, err := runtimeInfo(*stage)
+		if err != nil {
+			return err
+		}
+		description, err := describeStage(cmd.Context(), *stage)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), description)
+		}
+		printInfo(cmd.OutOrStdout(), description, dir, info.URL)
+		return nil
+	}
+	return cmd
+}
+
+func printInfo(out io.Writer, d *control.Description, dir, url string) {
+	section := func(title string, rows ...table.Row) {
+		fmt.Fprintln(out, strings.ToUpper(title))
+		t := newTable(out)
+		t.SetIndexColumn(0)
+		t.AppendRows(rows)
+		t.Render()
+		fmt.Fprintln(out)
+	}
+	section("stage",
+		table.Row{"name", d.Stage}, table.Row{"host", d.Host}, table.Row{"runtime directory", dir}, table.Row{"NATS", url},
+		table.Row{"broker version", d.BrokerVersion}, table.Row{"broker incarnation", fmt.Sprintf("%016x", d.Broker)},
+		table.Row{"generation", d.Generation}, table.Row{"epoch", d.Epoch}, table.Row{"global write floor", d.Floor},
+		table.Row{"attributes", len(d.Attributes)})
+	used := d.Memory.Held - min(d.Memory.Held, d.Memory.Free)
+	section("memory",
+		table.Row{"limit", formatSize(d.Memory.Limit)}, table.Row{"held in segments", formatSize(d.Memory.Held)},
+		table.Row{"of these used", formatSize(used)}, table.Row{"of these free", formatSize(d.Memory.Free)},
+		table.Row{"kept in older versions", formatSize(d.Memory.Retained)}, table.Row{"largest free block", formatSize(d.Memory.LargestFree)})
+
+	fmt.Fprintln(out, "CLIENTS")
+	clients := newTable(out, "name", "language", "pid", "incarnation", "sessions", "pins", "pinned")
+	for _, c := range d.Clients {
+		clients.AppendRow(table.Row{c.Name, c.Language, c.PID, fmt.Sprintf("%016x", c.Incarnation), c.Sessions, c.Pins, formatSize(c.PinnedBytes)})
+	}
+	rightAligned(clients, 3, 5, 6, 7)
+	if len(d.Clients) == 0 {
+		fmt.Fprintln(out, "none")
+	} else {
+		clients.Render()
+	}
+	fmt.Fprintln(out)
+
+	refused := uint64(0)
+	for _, a := range d.Attributes {
+		refused += a.AdoptRefused
+	}
+	if _, known := d.Counters["adopt_refused"]; !known && refused > 0 {
+		d.Counters["adopt_refused"] = control.Number(refused)
+	}
+	section("counters", numberRows(d.Counters)...)
+	section("limits", numberRows(d.Limits)...)
+}
+
+// numberRows shows bytes as sizes too: names say their unit last.
+func numberRows(numbers map[string]control.Number) []table.Row {
+	var rows []table.Row
+	for _, name := range slices.Sorted(maps.Keys(numbers)) {
+		value := fmt.Sprint(int64(numbers[name]))
+		if strings.Contains(name, "bytes") && numbers[name] >= 1<<10 {
+			value += " (" + formatSize(uint64(numbers[name])) + ")"
+		}
+		rows = append(rows, table.Row{name, value})
+	}
+	return rows
+}
