@@ -48,7 +48,6 @@ type Broker struct {
 	notes     []control.Change
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
-	active    bool // there was work a moment ago: sleep in the fast way
 	sleepOnce func()
 
 	mailbox mailbox

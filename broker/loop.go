@@ -13,24 +13,21 @@ import (
 const (
 	// drainBatch is how many entries of one client are looked at before the next client's turn.
 	drainBatch = 64
-	// activeFor is how long after the last work the loop sleeps in the fast way.
-	activeFor = 5 * time.Millisecond
-	// activeWait and idleWait bound a sleep (rule R3).
-	activeWait = time.Millisecond
-	idleWait   = 100 * time.Millisecond
+	// sleepMax bounds a sleep (rule R3). A blocking wait gives the processor back to
+	// Go: a raw one that keeps it starved copies and sockets on one processor.
+	sleepMax = 100 * time.Millisecond
+	// troublePause keeps a loop that cannot sleep from burning a processor.
+	troublePause = time.Millisecond
 )
 
 // loop is the stage loop: it owns everything of the stage until it stops.
 func (b *Broker) loop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	lastWork := time.Now()
 	for !b.stopping {
 		if b.turn() {
-			lastWork = time.Now()
 			continue
 		}
-		b.active = time.Since(lastWork) < activeFor
 		if err := shm.Guard(b.sleepOnce); err != nil {
 			b.mendDoorbell(err)
 		}
@@ -45,13 +42,9 @@ func (b *Broker) loop() {
 func (b *Broker) sleep() {
 	value := b.bell.Arm()
 	if !b.anyWork() {
-		wait, limit := b.bell.Wait, idleWait
-		if b.active {
-			wait, limit = b.bell.WaitRaw, activeWait
-		}
-		if err := wait(value, limit); err != nil {
+		if err := b.bell.Wait(value, sleepMax); err != nil {
 			b.config.Log.Error("waiting on the doorbell", "error", err)
-			time.Sleep(activeWait)
+			time.Sleep(troublePause)
 		}
 	}
 	b.bell.Disarm()
@@ -63,7 +56,7 @@ func (b *Broker) mendDoorbell(fault error) {
 	b.health("error", "doorbell", "the doorbell was truncated by a process of this user", nil)
 	if err := b.doorbell.File().Truncate(protocol.DoorbellBytes); err != nil {
 		b.config.Log.Error("the doorbell cannot be made whole", "error", err)
-		time.Sleep(activeWait)
+		time.Sleep(troublePause)
 	}
 }
 

@@ -118,7 +118,9 @@ func (a *Announcer) Commit(note CommitNote) {
 	a.unlockAndWake()
 }
 
-// Group notes that a map group waits to be filled. When the queue is full the event is dropped and counted.
+// Group notes that a map group waits to be filled. When the queue is full the event is dropped and counted. A group that
+// is gone before its turn comes, within a millisecond or so, is left out: nobody could do anything about it, and a
+// producer that maps and unmaps all the time would make the announcer the busiest part of the broker.
 func (a *Announcer) Group(e GroupEvent) {
 	if e.Attribute == "" {
 		panic(fmt.Sprintf("control: group %d of session %d announced without an attribute name", e.GroupIndex, e.Session))
@@ -263,6 +265,9 @@ func (a *Announcer) round() bool {
 
 	a.reportGap(epoch)
 	for _, q := range queue {
+		if group, ok := q.event.(*GroupEvent); ok && group.Gone != nil && group.Gone() {
+			continue
+		}
 		a.send(q.kind, a.subjectOf(q), q.event)
 	}
 	if commits.count > 0 {

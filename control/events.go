@@ -118,6 +118,10 @@ type GroupEvent struct {
 	Attempt    uint32    `json:"attempt"` // from 1; rises when a claimer died (M2)
 	Device     Device    `json:"device"`
 	Block      Block     `json:"block"`
+
+	// Gone, if set, tells that the group was handed back or given up. The announcer asks before it sends: a group
+	// that nobody can claim any more is not announced. It may be called from any goroutine.
+	Gone func() bool `json:"-"`
 }
 
 // Change is what one commit, or several coalesced ones, did to one column.

@@ -67,14 +67,6 @@ func (b *Bell) Wait(value uint32, timeout time.Duration) error {
 	return unlessExpected(err)
 }
 
-// WaitRaw is Wait as shm.FutexWaitRaw sleeps: it wakes faster, but Go cannot stop
-// the world meanwhile, so it is at most shm.RawWaitLimit and for the loop alone.
-func (b *Bell) WaitRaw(value uint32, timeout time.Duration) error {
-	err := shm.FutexWaitRaw(b.rings, value, timeout)
-	acquireEdge(edgeBell)
-	return unlessExpected(err)
-}
-
 // Disarm ends what Arm began, so that ringing costs no system call.
 func (b *Bell) Disarm() { atomic.StoreUint32(b.sleeping, 0) }
 

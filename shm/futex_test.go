@@ -12,14 +12,9 @@ import (
 
 func TestFutexValueThatDiffersAndTimeoutAndNegativeTimeout(t *testing.T) {
 	w := Word32(mapped(t, anyObject(t, 4096), true).Bytes(), 64)
-	for name, wait := range map[string]func(*uint32, uint32, time.Duration) error{"blocking": FutexWait, "raw": FutexWaitRaw} {
-		require.ErrorIs(t, wait(w, 1, time.Minute), ErrAgain, name)
-		require.ErrorIs(t, wait(w, 0, 200*time.Microsecond), ErrTimeout, name)
-		require.ErrorIs(t, wait(w, 0, -time.Second), ErrTimeout, name)
-	}
-	begin := time.Now()
-	require.ErrorIs(t, FutexWaitRaw(w, 0, time.Hour), ErrTimeout)
-	require.Less(t, time.Since(begin), time.Minute, "a raw wait is cut to RawWaitLimit")
+	require.ErrorIs(t, FutexWait(w, 1, time.Minute), ErrAgain)
+	require.ErrorIs(t, FutexWait(w, 0, 200*time.Microsecond), ErrTimeout)
+	require.ErrorIs(t, FutexWait(w, 0, -time.Second), ErrTimeout)
 	n, err := FutexWake(w, 1<<40)
 	require.NoError(t, err)
 	require.Zero(t, n)
@@ -85,13 +80,12 @@ func TestFutexAndWordsTakeNoMemory(t *testing.T) {
 	b := mapped(t, anyObject(t, 4096), true).Bytes()
 	w := Word32(b, 0)
 	for name, f := range map[string]func(){
-		"wait":     func() { _ = FutexWait(w, 0, 0) },
-		"raw wait": func() { _ = FutexWaitRaw(w, 0, 0) },
-		"again":    func() { _ = FutexWait(w, 1, 0) },
-		"wake":     func() { _, _ = FutexWake(w, 1) },
-		"words":    func() { StoreU64(b, 8, LoadU64(b, 8)+uint64(AddU32(b, 16, 1))) },
-		"view":     func() { _, _ = View[header](b, 32) },
-		"slice":    func() { _, _ = Slice[uint64](b, 32, 4) },
+		"wait":  func() { _ = FutexWait(w, 0, 0) },
+		"again": func() { _ = FutexWait(w, 1, 0) },
+		"wake":  func() { _, _ = FutexWake(w, 1) },
+		"words": func() { StoreU64(b, 8, LoadU64(b, 8)+uint64(AddU32(b, 16, 1))) },
+		"view":  func() { _, _ = View[header](b, 32) },
+		"slice": func() { _, _ = Slice[uint64](b, 32, 4) },
 	} {
 		require.Zero(t, testing.AllocsPerRun(100, f), fmt.Sprintf("%s allocates", name))
 	}

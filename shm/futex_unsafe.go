@@ -15,9 +15,6 @@ const (
 	// it, so processes meet at a word whatever address each has mapped it at.
 	futexWait = 0
 	futexWake = 1
-
-	// RawWaitLimit bounds FutexWaitRaw: as long as it waits, Go cannot stop the world.
-	RawWaitLimit = time.Millisecond
 )
 
 var (
@@ -36,17 +33,6 @@ var (
 func FutexWait(addr *uint32, val uint32, timeout time.Duration) error {
 	ts := timespec(timeout)
 	_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(addr)), futexWait,
-		uintptr(val), uintptr(unsafe.Pointer(&ts)), 0, 0)
-	return futexError(errno)
-}
-
-// FutexWaitRaw is FutexWait without telling Go's scheduler: the thread keeps its P, so
-// it goes on at once when woken instead of queueing for one (the tail that a blocking
-// call has on a busy core). The price: stop-the-world waits for it. So timeout is cut
-// to RawWaitLimit, and only the stage loop should use it.
-func FutexWaitRaw(addr *uint32, val uint32, timeout time.Duration) error {
-	ts := timespec(min(timeout, RawWaitLimit))
-	_, _, errno := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(addr)), futexWait,
 		uintptr(val), uintptr(unsafe.Pointer(&ts)), 0, 0)
 	return futexError(errno)
 }

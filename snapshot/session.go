@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"sync/atomic"
+
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -18,7 +20,12 @@ type Session struct {
 	column  uint32 // its index, NoColumn where the attribute does not exist yet
 	done    bool   // its only group was unmapped
 	busy    bool   // a job reads or fills the block
+	gone    atomic.Bool
 }
+
+// Gone tells whether the session's block was handed back or given up. Any goroutine
+// may ask.
+func (m *Session) Gone() bool { return m.gone.Load() }
 
 // Map leases a block of the client's own memory for the rows of t (behaviour 175,
 // 176). init says what it holds at first.
@@ -162,6 +169,7 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	}
 	s.memory.Drop(m.block)
 	m.block = nil
+	m.gone.Store(true)
 	return out, job, err
 }
 
@@ -176,6 +184,7 @@ func (s *Store) EndSession(m *Session) {
 		s.counters.Aborts++
 		s.memory.Drop(m.block)
 		m.block = nil
+		m.gone.Store(true)
 	}
 }
 

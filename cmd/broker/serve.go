@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -123,6 +124,10 @@ func (f *serveFlags) config(logTo io.Writer) (broker.Config, error) {
 func serve(ctx context.Context, config broker.Config, f *serveFlags, out io.Writer) error {
 	// Who read the log may end before the broker does; writing on must not end a broker that serves others.
 	signal.Ignore(syscall.SIGPIPE)
+	// Pinned to one processor, Go would give the loop, the copies and NATS one thread in turn; two let the kernel decide.
+	if runtime.GOMAXPROCS(0) < 2 {
+		runtime.GOMAXPROCS(2)
+	}
 	warnOfRemoveIPC(config.Log)
 	b, err := broker.Start(config)
 	if err != nil {
