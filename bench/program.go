@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// programs are the paths of what a measurement starts.
+type programs struct {
+	callboard, relay, pin      string
+	latency, latencyGo, python string // the round in C and Go; python: "" without the Python client
+}
+
+const buildDir = "build/bench"
+
+// build compiles the C programs. The broker and the C client are those that `make
+// build` made: what is measured is what is shipped.
+func build() (programs, error) {
+	p := programs{
+		callboard: "bin/callboard",
+		relay:     filepath.Join(buildDir, "relay"),
+		pin:       filepath.Join(buildDir, "pin"),
+		latency:   filepath.Join(buildDir, "latency"),
+		latencyGo: filepath.Join(buildDir, "latency-go"),
+	}
+	library := "build/libcallboard.a"
+	for _, path := range []string{p.callboard, library} {
+		if _, err := os.Stat(path); err != nil {
+			return p, fmt.Errorf("%s is not there: run `make bench` in the root of the repository, which builds it first", path)
+		}
+	}
+	if err := os.MkdirAll(buildDir, 0o755); err != nil {
+		return p, err
+	}
+	for _, unit := range [][]string{
+		{p.relay, "bench/relay/relay.c"},
+		{p.pin, "bench/relay/pin.c"},
+		{p.latency, "bench/latency/latency.c", "-Iclients/c/include", library, "-lpthread"},
+	} {
+		args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o"}, unit...)
+		if out, err := exec.Command(compiler(), args...).CombinedOutput(); err != nil {
+			return p, fmt.Errorf("compiling %s: %w\n%s", unit[1], err, out)
+		}
+	}
+	if out, err := exec.Command("go", "build", "-o", p.latencyGo, "./bench/latency/goclient").CombinedOutput(); err != nil {
+		return p, fmt.Errorf("building ./bench/latency/goclient: %w\n%s", err, out)
+	}
+	p.python = pythonWithClient()
+	return p, nil
+}
+
+func compiler() string {
+	if cc := os.Getenv("CC"); cc != "" {
+		return cc
+	}
+	return "cc"
+}
+
+// pythonWithClient finds the interpreter of the tree's virtual environment, if it can
+// import the client.
+func pythonWithClient() string {
+	python := os.Getenv("CALLBOARD_PYTHON")
+	if python == "" {
+		python = ".venv/bin/python"
+	}
+	if exec.Command(python, "-c", "import callboard; callboard.connect").Run() != nil {
+		return ""
+	}
+	return python
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPercentilesAreSamplesThatOccurred(t *testing.T) {
+	samples := make([]float64, 1000)
+	for i := range samples {
+		samples[i] = float64(1000 - i) // 1 to 1000, backwards
+	}
+	require.Equal(t, distribution{Count: 1000, Min: 1, P10: 100, P25: 250, P50: 500, P75: 750, P90: 900, P99: 990, P999: 999, Max: 1000}, describe(samples))
+	require.Equal(t, float64(1000), samples[0], "the samples themselves stay in the order of the rounds")
+}
+
+func TestOneSampleIsEveryPercentile(t *testing.T) {
+	require.Equal(t, distribution{1, 7, 7, 7, 7, 7, 7, 7, 7, 7}, describe([]float64{7}))
+}
+
+// The second repetition ran while the machine was busy with something else: relay and
+// callboard took twice as long, and their ratio stayed.
+func TestRatiosAreOfOneRepetition(t *testing.T) {
+	got := compare([][]float64{{30}, {60}, {33}}, [][]float64{{10}, {20}, {10}})
+	require.Equal(t, spread{3, 3, 3.3}, got.RatioP50)
+	require.Equal(t, spread{33, 30, 60}, got.P50)
+}
+
+func TestGoBenchmarkLinesWithAndWithoutThroughput(t *testing.T) {
+	require.Equal(t, []microLine{{"ring", "RoundTrip", "63.25", "0"}, {"snapshot", "Seal1MiB", "1204", "2"}},
+		append(parseMicro("ring", "goos: linux\nBenchmarkRoundTrip-2 \t 18977 \t 63.25 ns/op\t 0 B/op\t 0 allocs/op\nPASS\n"),
+			parseMicro("snapshot", "BenchmarkSeal1MiB \t 100 \t 1204 ns/op\t 5 MB/s\t 48 B/op\t 2 allocs/op\n")...))
+}
+
+func TestSizesAreNamedInTheirLargestWholeUnit(t *testing.T) {
+	require.Equal(t, []string{"64 B", "4 KiB", "1 MiB", "1025 B"}, []string{size(64), size(4096), size(1 << 20), size(1025)})
+}
