@@ -1,0 +1,88 @@
+"""Callboard: tensors between processes, through shared memory, without copying them.
+
+    import callboard as cb
+
+    with cb.connect("default") as stage:
+        stage.publish("camera/rgb", frame)            # copies once, and seals
+        view = stage.latest("camera/rgb")             # in place; valid as long as it lives
+
+NumPy is used where it is installed and not needed where it is not: views have the buffer protocol and DLPack.
+"""
+
+from . import _errors, _native
+from ._errors import (
+    AccessDenied,
+    AlreadyExists,
+    BrokerRestarted,
+    CallboardError,
+    FloorViolation,
+    IncompatibleVersion,
+    InternalError,
+    InvalidArgument,
+    InvalidHandle,
+    LayoutChanged,
+    LimitReached,
+    NotFound,
+    NotSupported,
+    OperationFailed,
+    OutOfMemory,
+    OutOfRange,
+    QueueFull,
+    SessionEnded,
+    Timeout,
+)
+from ._native import ABI_VERSION, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
+from ._types import ALL, DType, Has, Kind, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
+
+_native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
+
+from ._stage import Stage, Strings, connect  # noqa: E402  (after setup: nothing may run before it)
+
+version = (0, 1, 0)
+__version__ = "0.1.0"
+
+__all__ = [
+    "ABI_VERSION",
+    "ALL",
+    "AccessDenied",
+    "AlreadyExists",
+    "BrokerRestarted",
+    "CallboardError",
+    "DType",
+    "FloorViolation",
+    "Group",
+    "Has",
+    "IncompatibleVersion",
+    "InternalError",
+    "InvalidArgument",
+    "InvalidHandle",
+    "Kind",
+    "LayoutChanged",
+    "LimitReached",
+    "MapSession",
+    "NotFound",
+    "NotSupported",
+    "Op",
+    "OperationFailed",
+    "OutOfMemory",
+    "OutOfRange",
+    "PathPrefix",
+    "PrimMode",
+    "Query",
+    "QueueFull",
+    "Read",
+    "ReadGroup",
+    "Scope",
+    "Semantic",
+    "SessionEnded",
+    "Snapshot",
+    "Stage",
+    "Strings",
+    "Timeout",
+    "View",
+    "Write",
+    "__version__",
+    "connect",
+    "dtype",
+    "version",
+]

@@ -1,0 +1,121 @@
+"""Stage: what is written in Python on top of the native one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from . import _native
+from ._errors import NotSupported
+from ._types import PrimMode, Write
+
+
+class Strings:
+    """Ids and texts of one sort: `stage.paths` or `stage.tokens`. Ids are valid for the life of the stage's memory."""
+
+    __slots__ = ("_paths", "_stage")
+
+    def __init__(self, stage: Stage, paths: bool) -> None:
+        self._stage = stage
+        self._paths = paths
+
+    def resolve(self, ids: int | Iterable[int]) -> Any:
+        """The text of an id, or the list of texts of several. Raises NotFound for 0 and for unknown ids."""
+        return self._stage._resolve(ids)
+
+    def intern(self, texts: str | Iterable[str]) -> Any:
+        """The id of a text, an int, or the ids of several, an array of uint64. Waits for the broker."""
+        return self._stage._intern(self._paths, texts)
+
+
+class Stage(_native.Stage):
+    """A session with a stage: made by callboard.connect(), ended by close() or by leaving a with-block."""
+
+    __slots__ = ()
+
+    @property
+    def paths(self) -> Strings:
+        """The paths of prims and their ids."""
+        return Strings(self, True)
+
+    @property
+    def tokens(self) -> Strings:
+        """Tokens, such as attribute names, and their ids."""
+        return Strings(self, False)
+
+    def query(self, *filters: Any) -> _native.Query:
+        """Prims that match filters. Raises NotSupported: use query_from_path_list."""
+        raise NotSupported("queries by filter are not part of this version; use query_from_path_list")
+
+    def write_attributes(
+        self,
+        query: _native.Query,
+        attributes: Mapping[str, Any],
+        *,
+        ordinal: int,
+        prim_mode: int = PrimMode.UPSERT,
+    ) -> _native.Op:
+        """Writes several attributes of the query's prims at an ordinal, all or none, as one Op.
+
+        attributes maps names to arrays, or to Write where an array needs options; 64 KiB together, at most. See
+        write_attribute. Several write_attribute calls and one seal are seen together as well.
+        """
+        entries = []
+        for name, value in attributes.items():
+            w = value if isinstance(value, Write) else Write(value)
+            entries.append((name, w.array, w.semantic, w.is_array, w.row_shape, w.count, w.index_map, w.mask, w.dtype))
+        return self._write_attributes(query, entries, ordinal, prim_mode)
+
+    def delete_attributes(self, query: _native.Query, attributes: Iterable[str], *, ordinal: int) -> _native.Op:
+        """Deletes attributes of the query's prims. Raises NotSupported."""
+        raise NotSupported("deleting attributes is not part of this version")
+
+    def watch(self, *names: str, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
+        """Yields a Snapshot whenever one of the attributes was sealed, or anything where none is named.
+
+        The first one comes at once where something is sealed already; with `after`, an epoch, it is the first state
+        that is newer. A reader that is slower than the seals sees the newest state, not each. timeout: seconds to
+        wait for each; then Timeout is raised. Ends by SessionEnded when the stage is closed.
+        """
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"names must be strings, not {type(name).__name__}")
+        return self._watch(names, after, timeout)
+
+    def _watch(self, names: tuple[str, ...], after: int | None, timeout: float | None) -> Iterator[_native.Snapshot]:
+        epoch = 0 if after is None else after
+        floors: list[int] | None = [0] * len(names) if after is None else None  # None: whatever comes is new
+        while True:
+            self.follow(epoch, timeout)
+            snapshot = self._snapshot()
+            epoch = snapshot.epoch
+            seen = [snapshot.floor(name) for name in names]
+            changed = not names or seen != floors
+            floors = seen
+            if changed:
+                yield snapshot
+            del snapshot  # while we wait, only the caller may hold it
+
+
+def connect(
+    name: str | None = None,
+    *,
+    client_name: str | None = None,
+    guard: bool | None = None,
+    read_only: bool = False,
+    timeout: float | None = None,
+) -> Stage:
+    """Attaches to a running stage.
+
+    name: the stage; None: $CALLBOARD_STAGE, else "default". client_name: how this client is listed; None: the
+    program's name. guard: memory that was handed back becomes read-only, so that a late write stops the process
+    instead of being lost (also $CALLBOARD_GUARD=1). read_only: this client will not write. timeout: seconds for the
+    broker's answer; None: 10.
+
+    Raises NotFound (listing the places looked at), IncompatibleVersion, AccessDenied, LimitReached, Timeout.
+    """
+    if client_name is None and sys.argv and sys.argv[0] not in ("", "-c", "-m"):
+        client_name = os.path.basename(sys.argv[0]) or None
+    return Stage(name, client_name=client_name, guard=guard, read_only=read_only, timeout=timeout)

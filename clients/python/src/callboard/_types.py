@@ -1,0 +1,244 @@
+"""Names for numbers, and element types. Nothing here talks to a broker."""
+
+from __future__ import annotations
+
+import re
+import sys
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from . import _abi
+
+
+class Semantic(IntEnum):
+    """What an attribute's numbers stand for. NONE in a write means "no opinion"."""
+
+    NONE = 0
+    POINT = 1
+    VECTOR = 2
+    NORMAL = 3
+    COLOR = 4
+    QUATERNION = 5
+    MATRIX = 6
+    FRAME = 7
+    TEXTURE_COORDINATE = 8
+    TIME_CODE = 9
+    TOKEN_ID = 10
+    RELATIONSHIP_PATH_ID = 11
+    CONNECTION_PATH_ID = 12
+    ASSET_PATH_ID = 13
+    PATH_EXPRESSION = 14
+    STRING = 15
+
+
+class Kind(IntEnum):
+    """FIXED rows all have one shape; ARRAY rows have lengths of their own (not in this version)."""
+
+    FIXED = _abi.KIND_FIXED
+    ARRAY = _abi.KIND_ARRAY
+
+
+class PrimMode(IntEnum):
+    """UPSERT writes prims whether they exist or not; INSERT refuses those that do (not in this version)."""
+
+    UPSERT = _abi.MODE_UPSERT
+    INSERT = _abi.MODE_INSERT
+
+
+class Scope(IntEnum):
+    """Which attributes a seal covers: all, the named ones, all but the named ones."""
+
+    ALL = _abi.SCOPE_ALL
+    INCLUDE = _abi.SCOPE_INCLUDE
+    EXCLUDE = _abi.SCOPE_EXCLUDE
+
+
+# Every prim of a query, spelled out: what None means as a count.
+ALL = None
+
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
+
+# DLPack's code and bits by name. The float8 family is stored as opaque bytes.
+_SCALARS: dict[str, tuple[int, int]] = {
+    "bool": (_BOOL, 8),
+    **{f"int{bits}": (_INT, bits) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (_UINT, bits) for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": (_FLOAT, bits) for bits in (16, 32, 64)},
+    "bfloat16": (_BFLOAT, 16),
+    "float8_e3m4": (7, 8),
+    "float8_e4m3": (8, 8),
+    "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8),
+    "complex64": (_COMPLEX, 64),
+    "complex128": (_COMPLEX, 128),
+}
+_NAMES = {scalar: name for name, scalar in _SCALARS.items()}
+
+# What else NumPy calls them: kind and bytes ("f4"), one letter, and words. "l" is 64 bits where Callboard runs.
+_CODES = {"i": _INT, "u": _UINT, "f": _FLOAT, "c": _COMPLEX, "b": _BOOL}
+_LETTERS = {
+    "?": "bool", "b": "int8", "B": "uint8", "h": "int16", "H": "uint16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64", "F": "complex64",
+    "D": "complex128", "half": "float16", "single": "float32", "double": "float64", "float": "float64",
+    "int": "int64", "complex": "complex128", "byte": "int8", "ubyte": "uint8", "short": "int16", "ushort": "uint16",
+}  # fmt: skip
+_ABSTRACT = {"generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating"} | {
+    "complexfloating", "flexible", "character",
+}  # fmt: skip
+_CLASSES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+
+
+class _Fields(NamedTuple):
+    code: int
+    bits: int
+    lanes: int
+
+
+class DType(_Fields):
+    """An element type as DLPack has it: a code, the bits of one lane, and lanes (the width of a tuple, 1 to 255)."""
+
+    __slots__ = ()
+
+    def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
+        for name, number in (("code", code), ("bits", bits), ("lanes", lanes)):
+            if not hasattr(type(number), "__index__"):
+                raise TypeError(f"{name} must be an integer, not {type(number).__name__}")
+        if not 1 <= lanes <= 255:
+            raise ValueError(f"lanes is {lanes}, expected 1 to 255")
+        if (code, bits) not in _NAMES:
+            raise ValueError(f"there is no element type of code {code} with {bits} bits")
+        return super().__new__(cls, int(code), int(bits), int(lanes))
+
+    @property
+    def name(self) -> str:
+        """As dtype() takes it: "float32x3"."""
+        scalar = _NAMES[self.code, self.bits]
+        return scalar if self.lanes == 1 else f"{scalar}x{self.lanes}"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element with all its lanes."""
+        return self.bits // 8 * self.lanes
+
+    @property
+    def numpy(self) -> Any:
+        """The numpy.dtype of one lane; types that NumPy does not have are unsigned integers of their width."""
+        import numpy
+
+        opaque = self.code == _BFLOAT or self.code > _BOOL
+        return numpy.dtype(f"uint{self.bits}" if opaque else _NAMES[self.code, self.bits])
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"callboard.dtype('{self.name}')"
+
+
+def dtype(spec: Any, lanes: int = 1) -> DType:
+    """The element type that `spec` names.
+
+    Accepts "float32x3" (the number behind the x is lanes), NumPy's names and short codes ("float32", "f4", "<f4"),
+    numpy.dtype objects and scalar classes, Python's bool, int, float and complex, and DType. `lanes` is the width
+    where spec does not say one.
+
+    Raises ValueError for types that cannot be exchanged (structured, object, strings, dates, big-endian, None) and
+    for lanes outside 1 to 255; TypeError for lanes that are no integer.
+    """
+    if isinstance(lanes, bool) or not hasattr(type(lanes), "__index__"):
+        raise TypeError(f"lanes must be an integer, not {type(lanes).__name__}")
+    if isinstance(spec, DType):
+        return spec if lanes == 1 else _with_lanes(spec.code, spec.bits, spec.lanes, lanes)
+    own = 1
+    if isinstance(spec, str):
+        text, _, width = spec.partition("x") if re.search(r"\dx\d+$|^boolx\d+$", spec) else (spec, "", "")
+        own = int(width) if width else 1
+        if width and not 1 <= own <= 255:
+            raise ValueError(f"{spec!r} has {own} lanes, expected 1 to 255")
+        scalar = _scalar_of_text(text)
+    elif isinstance(spec, type) and spec in _CLASSES:
+        scalar = _SCALARS[_CLASSES[spec]]
+    else:
+        scalar = _scalar_of_numpy(spec)
+    if scalar is None:
+        raise ValueError(f"{spec!r} is no element type that can be exchanged; expected for example 'float32x3' or 'u1'")
+    return _with_lanes(*scalar, own, lanes)
+
+
+def _with_lanes(code: int, bits: int, own: int, lanes: int) -> DType:
+    if own != 1 and lanes not in (1, own):
+        raise ValueError(f"the type has {own} lanes, and lanes is {lanes}")
+    return DType(code, bits, own if own != 1 else lanes)
+
+
+def _scalar_of_text(text: str) -> tuple[int, int] | None:
+    if text[:1] == ">":
+        raise ValueError(f"{text!r} is big-endian; only the native order, little-endian, can be exchanged")
+    text = text.lstrip("<=|")
+    if text in _SCALARS:
+        return _SCALARS[text]
+    if text in _LETTERS:
+        return _SCALARS[_LETTERS[text]]
+    if re.fullmatch(r"[iufcb]\d{1,2}", text):
+        scalar = (_CODES[text[0]], 8 * int(text[1:]))
+        return scalar if scalar in _NAMES else None
+    return None
+
+
+def _scalar_of_numpy(spec: Any) -> tuple[int, int] | None:
+    """numpy.dtype objects and scalar classes, without importing NumPy: who has one has imported it."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or spec is None:
+        return None
+    if isinstance(spec, type) and issubclass(spec, numpy.generic):
+        if spec.__name__ in _ABSTRACT:
+            return None
+        spec = numpy.dtype(spec)
+    if not isinstance(spec, numpy.dtype) or spec.fields is not None or spec.subdtype is not None:
+        return None
+    if spec.byteorder == ">":
+        raise ValueError(f"{spec!r} is big-endian; only the native order, little-endian, can be exchanged")
+    return _SCALARS.get(spec.name)
+
+
+class Write:
+    """One attribute of Stage.write_attributes, where it needs more than its array; see Stage.write_attribute."""
+
+    __slots__ = ("array", "count", "dtype", "index_map", "is_array", "mask", "row_shape", "semantic")
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        semantic: int = Semantic.NONE,
+        is_array: bool = False,
+        row_shape: Any = None,
+        count: int | None = None,
+        index_map: Any = None,
+        mask: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.array = array
+        self.semantic = semantic
+        self.is_array = is_array
+        self.row_shape = row_shape
+        self.count = count
+        self.index_map = index_map
+        self.mask = mask
+        self.dtype = dtype
+
+
+class Has(NamedTuple):
+    """A filter of Stage.query: prims that carry the attribute. Filters are not part of this version."""
+
+    attribute: str
+
+
+class PathPrefix(NamedTuple):
+    """A filter of Stage.query: prims below a path. Filters are not part of this version."""
+
+    prefix: str

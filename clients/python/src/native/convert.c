@@ -1,0 +1,239 @@
+/* Arguments of Python into the C client's types. Each refusal names the argument. */
+#include "native.h"
+
+#include <string.h>
+#include <time.h>
+
+/* ---- numbers ---------------------------------------------------------------- */
+
+int convert_u64(PyObject *from, const char *argument, uint64_t *to)
+{
+    if (!PyIndex_Check(from)) {
+        /* A double has 53 bits: 5.0 is refused like 5.25. */
+        PyErr_Format(PyExc_TypeError, "%s must be an integer, not %.100s", argument, Py_TYPE(from)->tp_name);
+        return -1;
+    }
+    PyObject *number = PyNumber_Index(from);
+    if (number == NULL)
+        return -1;
+    *to = PyLong_AsUnsignedLongLong(number);
+    if (*to == UINT64_MAX && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError))
+            PyErr_Format(PyExc_ValueError, "%s must be from 0 to 2**64-1, not %S", argument, number);
+        Py_DECREF(number);
+        return -1;
+    }
+    Py_DECREF(number);
+    return 0;
+}
+
+int convert_u32(PyObject *from, const char *argument, uint64_t highest, uint32_t *to)
+{
+    uint64_t wide;
+    if (convert_u64(from, argument, &wide) < 0)
+        return -1;
+    if (wide > highest) {
+        PyErr_Format(PyExc_ValueError, "%s must be from 0 to %llu, not %llu", argument, (unsigned long long)highest,
+                     (unsigned long long)wide);
+        return -1;
+    }
+    *to = (uint32_t)wide;
+    return 0;
+}
+
+int convert_timeout(PyObject *from, uint64_t *timeout_ns)
+{
+    *timeout_ns = UINT64_MAX;
+    if (from == NULL || from == Py_None)
+        return 0;
+    double seconds = PyFloat_AsDouble(from);
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "timeout must be seconds or None, not %.100s", Py_TYPE(from)->tp_name);
+        return -1;
+    }
+    if (!(seconds >= 0)) {
+        PyErr_Format(PyExc_ValueError, "timeout must be seconds, 0 or more, not %R", from);
+        return -1;
+    }
+    if (seconds < 9e9) /* 285 years; beyond it is for ever */
+        *timeout_ns = (uint64_t)(seconds * 1e9);
+    return 0;
+}
+
+uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t deadline_after(uint64_t timeout_ns)
+{
+    uint64_t now = now_ns();
+    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+uint64_t turn_before(uint64_t deadline)
+{
+    if (deadline == UINT64_MAX)
+        return TURN_NS;
+    uint64_t now = now_ns();
+    if (now >= deadline)
+        return 0;
+    return deadline - now < TURN_NS ? deadline - now : TURN_NS;
+}
+
+/* ---- shapes and types ----------------------------------------------------------- */
+
+int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t shape[CBD_ROW_NDIM_MAX])
+{
+    *ndim = 0;
+    if (from == NULL || from == Py_None)
+        return 0;
+    if (PyIndex_Check(from)) {
+        *ndim = 1;
+        return convert_u64(from, argument, &shape[0]);
+    }
+    PyObject *extents = PySequence_Fast(from, "");
+    if (extents == NULL) {
+        PyErr_Format(PyExc_TypeError, "%s must be a tuple of integers, not %.100s", argument, Py_TYPE(from)->tp_name);
+        return -1;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(extents);
+    if (count > CBD_ROW_NDIM_MAX) {
+        PyErr_Format(PyExc_ValueError, "%s has %zd dimensions, at most %d are possible", argument, count,
+                     CBD_ROW_NDIM_MAX);
+        Py_DECREF(extents);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (convert_u64(PySequence_Fast_GET_ITEM(extents, i), argument, &shape[i]) < 0) {
+            Py_DECREF(extents);
+            return -1;
+        }
+    }
+    *ndim = (uint32_t)count;
+    Py_DECREF(extents);
+    return 0;
+}
+
+int convert_dtype(PyObject *from, uint8_t *code, uint8_t *bits, uint16_t *lanes)
+{
+    PyObject *dtype;
+    if (Py_TYPE(from) == (PyTypeObject *)native.dtype_type)
+        dtype = Py_NewRef(from);
+    else if ((dtype = PyObject_CallOneArg(native.dtype, from)) == NULL)
+        return -1;
+    int parsed = PyArg_ParseTuple(dtype, "bbH", code, bits, lanes);
+    Py_DECREF(dtype);
+    return parsed ? 0 : -1;
+}
+
+PyObject *dtype_object(unsigned code, unsigned bits, unsigned lanes)
+{
+    return PyObject_CallFunction(native.dtype_type, "III", code, bits, lanes);
+}
+
+PyObject *semantic_object(uint32_t semantic)
+{
+    if (semantic < (uint32_t)PyTuple_GET_SIZE(native.semantics))
+        return Py_NewRef(PyTuple_GET_ITEM(native.semantics, semantic));
+    return PyLong_FromUnsignedLong(semantic);
+}
+
+PyObject *shape_object(const void *shape, int64_t ndim)
+{
+    PyObject *tuple = PyTuple_New((Py_ssize_t)ndim);
+    for (int64_t i = 0; tuple != NULL && i < ndim; i++) {
+        PyObject *extent = PyLong_FromLongLong(((const int64_t *)shape)[i]);
+        if (extent == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, extent);
+    }
+    return tuple;
+}
+
+/* ---- strings ----------------------------------------------------------------------- */
+
+const char *convert_text(PyObject *from, const char *argument)
+{
+    if (!PyUnicode_Check(from)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a string, not %.100s", argument, Py_TYPE(from)->tp_name);
+        return NULL;
+    }
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(from, &length);
+    if (text != NULL && strlen(text) != (size_t)length) {
+        PyErr_Format(PyExc_ValueError, "%s holds a zero character: %R", argument, from);
+        return NULL;
+    }
+    return text;
+}
+
+int convert_word(PyObject *from, const char *argument, const char *const *words, uint32_t *to)
+{
+    uint32_t count = 0;
+    while (words[count] != NULL)
+        count++;
+    if (PyIndex_Check(from))
+        return convert_u32(from, argument, count - 1, to);
+    const char *text = convert_text(from, argument);
+    if (text == NULL)
+        return -1;
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(words[i], text) == 0) {
+            *to = i;
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "%s is %R, expected '%s', '%s' or '%s'", argument, from, words[0], words[1],
+                 words[2]);
+    return -1;
+}
+
+int texts_open(struct texts *texts, PyObject *from, const char *argument, bool single)
+{
+    memset(texts, 0, sizeof *texts);
+    if (PyUnicode_Check(from)) {
+        if (!single) {
+            PyErr_Format(PyExc_TypeError, "%s must be a list of strings, not one string", argument);
+            return -1;
+        }
+        texts->keep = PyTuple_Pack(1, from);
+    } else {
+        texts->keep = PySequence_Tuple(from); /* another thread may change a list meanwhile */
+        if (texts->keep == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s must be a list of strings, not %.100s", argument,
+                         Py_TYPE(from)->tp_name);
+    }
+    if (texts->keep == NULL)
+        return -1;
+    texts->count = (size_t)PyTuple_GET_SIZE(texts->keep);
+    texts->texts = PyMem_New(const char *, texts->count + 1);
+    texts->lengths = PyMem_New(size_t, texts->count + 1);
+    if (texts->texts == NULL || texts->lengths == NULL) {
+        texts_close(texts);
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < texts->count; i++) {
+        texts->texts[i] = convert_text(PyTuple_GET_ITEM(texts->keep, (Py_ssize_t)i), argument);
+        if (texts->texts[i] == NULL) {
+            texts_close(texts);
+            return -1;
+        }
+        texts->lengths[i] = strlen(texts->texts[i]);
+    }
+    return 0;
+}
+
+void texts_close(struct texts *texts)
+{
+    PyMem_Free(texts->texts);
+    PyMem_Free(texts->lengths);
+    Py_CLEAR(texts->keep);
+    texts->texts = NULL;
+    texts->lengths = NULL;
+}

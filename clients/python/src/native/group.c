@@ -1,0 +1,267 @@
+/* ReadGroup: some prims of one attribute, in place, and views of them. */
+#include "native.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    const cbd_read_group *group; /* NULL: released */
+    PyObject *name;
+    PyObject *prims, *index_map; /* made at the first use */
+    bool managed;                /* made by iteration: ends with its last reference, and that is no oversight */
+    PyObject *weakrefs;
+} ReadGroup;
+
+/* Takes the group. */
+PyObject *read_group_new(const cbd_read_group *group, bool managed)
+{
+    PyObject *name = PyUnicode_DecodeUTF8(group->name, (Py_ssize_t)strlen(group->name), "replace");
+    ReadGroup *self = name == NULL ? NULL : PyObject_New(ReadGroup, &ReadGroup_Type);
+    if (self == NULL) {
+        Py_XDECREF(name);
+        cbd_release_group(group);
+        return NULL;
+    }
+    self->group = group;
+    self->name = name;
+    self->prims = self->index_map = NULL;
+    self->managed = managed;
+    self->weakrefs = NULL;
+    return (PyObject *)self;
+}
+
+static void group_finalize(PyObject *self)
+{
+    ReadGroup *group = (ReadGroup *)self;
+    if (group->group == NULL)
+        return;
+    cbd_release_group(group->group);
+    group->group = NULL;
+    if (!group->managed)
+        warn_dropped(self, "a group was not released");
+}
+
+static void group_dealloc(PyObject *self)
+{
+    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+        return;
+    ReadGroup *group = (ReadGroup *)self;
+    if (group->weakrefs != NULL)
+        PyObject_ClearWeakRefs(self);
+    Py_DECREF(group->name);
+    Py_XDECREF(group->prims);
+    Py_XDECREF(group->index_map);
+    PyObject_Free(self);
+}
+
+/* NULL with an exception: released. */
+static const cbd_read_group *group_open(PyObject *self)
+{
+    ReadGroup *group = (ReadGroup *)self;
+    if (group->group == NULL)
+        raise_format(CBD_STATUS_INVALID_HANDLE, "this group of '%.200s' was released", PyUnicode_AsUTF8(group->name));
+    return group->group;
+}
+
+View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row)
+{
+    const char *data = group->data;
+    int skip = 0;
+    if (row) {
+        skip = 1;
+        if (group->index_map != NULL)
+            data += group->index_map[0] * group->row_bytes;
+    }
+    View *view = view_new(lease_of_pin(group->pin), data, true, group->schema.code, group->schema.bits,
+                          group->ndim - skip, group->shape + skip);
+    if (view != NULL) {
+        view->attribute = Py_NewRef(name);
+        view->semantic = group->schema.semantic;
+        view->ordinal = group->ordinal;
+        view->epoch = group->epoch;
+        view->floor = group->floor;
+        view->stamp_ns = group->stamp_ns;
+    }
+    return view;
+}
+
+static int check_index(Py_ssize_t index)
+{
+    if (index == 0)
+        return 0;
+    PyErr_Format(PyExc_IndexError, "tensor %zd does not exist: a group of a fixed attribute has one, 0", index);
+    return -1;
+}
+
+static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"i", "flat", NULL};
+    Py_ssize_t index = 0;
+    int flat = 0;
+    const cbd_read_group *group;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || check_index(index) < 0 ||
+        (group = group_open(self)) == NULL)
+        return NULL;
+    View *view = view_of_read_group(group, ((ReadGroup *)self)->name, false);
+    return view_array(flat ? view_flat(view) : view);
+}
+
+static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"i", "readonly", NULL};
+    Py_ssize_t index = 0;
+    int readonly = 1;
+    const cbd_read_group *group;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) ||
+        check_index(index) < 0 || (group = group_open(self)) == NULL)
+        return NULL;
+    if (!readonly) {
+        PyErr_SetString(PyExc_BufferError, "sealed data is read-only: others look at the same memory; copy it instead");
+        return NULL;
+    }
+    return (PyObject *)view_of_read_group(group, ((ReadGroup *)self)->name, false);
+}
+
+static PyObject *group_release(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    ReadGroup *group = (ReadGroup *)self;
+    cbd_release_group(group->group);
+    group->group = NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *group_begin(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return group_open(self) == NULL ? NULL : Py_NewRef(self);
+}
+
+static PyObject *group_attribute(PyObject *self, void *Py_UNUSED(closure))
+{
+    return group_open(self) == NULL ? NULL : Py_NewRef(((ReadGroup *)self)->name);
+}
+
+static PyObject *group_number(PyObject *self, void *field)
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : PyLong_FromUnsignedLongLong(*(const uint64_t *)((const char *)group + (size_t)field));
+}
+
+static PyObject *group_prims(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    ReadGroup *object = (ReadGroup *)self;
+    if (object->prims == NULL)
+        object->prims = array_of_copy(group->prims, group->prim_count, CBD_DTYPE_UINT, 64);
+    return Py_XNewRef(object->prims);
+}
+
+static PyObject *group_index_map(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    if (group->index_map == NULL)
+        Py_RETURN_NONE;
+    ReadGroup *object = (ReadGroup *)self;
+    if (object->index_map == NULL)
+        object->index_map = array_of_copy(group->index_map, group->prim_count, CBD_DTYPE_UINT, 32);
+    return Py_XNewRef(object->index_map);
+}
+
+static PyObject *group_mask(PyObject *self, void *Py_UNUSED(closure))
+{
+    return group_open(self) == NULL ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *group_row_ordinals(PyObject *self, void *Py_UNUSED(closure))
+{
+    return group_open(self) == NULL ? NULL : not_in_this_version("per-row ordinals are");
+}
+
+static PyObject *group_is_delete(PyObject *self, void *Py_UNUSED(closure))
+{
+    return group_open(self) == NULL ? NULL : Py_NewRef(Py_False);
+}
+
+static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : PyBool_FromLong(group->schema.kind == CBD_KIND_ARRAY);
+}
+
+static PyObject *group_semantic(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : semantic_object(group->schema.semantic);
+}
+
+static PyObject *group_dtype(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : dtype_object(group->schema.code, group->schema.bits, group->schema.lanes);
+}
+
+static PyObject *group_shape(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : shape_object(group->shape, group->ndim);
+}
+
+static PyObject *group_row_shape(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : shape_object(group->schema.row_shape, group->schema.row_ndim);
+}
+
+#define NUMBER(name, field, doc) {name, group_number, NULL, doc, (void *)offsetof(cbd_read_group, field)}
+
+static PyGetSetDef group_getset[] = {
+    {"attribute", group_attribute, NULL, "The attribute's name.", NULL},
+    NUMBER("ordinal", ordinal, "The highest ordinal written in this version."),
+    NUMBER("epoch", epoch, "The epoch: the same for all groups of a read."),
+    NUMBER("floor", floor, "The attribute's write floor at the epoch."),
+    NUMBER("stamp_ns", stamp_ns, "The time of the seal that published this version, ns since 1970."),
+    NUMBER("layout_generation", layout_generation, "Grows when prims or rows change, stays while values do."),
+    NUMBER("rows", rows, "The number of rows of array(0)."),
+    NUMBER("prim_count", prim_count, "The number of the query's prims that are present."),
+    {"is_array", group_is_array, NULL, "True for the array kind.", NULL},
+    {"is_delete", group_is_delete, NULL, "True for tombstones; a latest read has none.", NULL},
+    {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
+    {"dtype", group_dtype, NULL, "The element type with its lanes, a callboard.DType.", NULL},
+    {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]).", NULL},
+    {"row_shape", group_row_shape, NULL, "The shape of one row, without lanes.", NULL},
+    {"prims", group_prims, NULL, "The path ids of the prims that are present: uint64, (prim_count,), a copy.", NULL},
+    {"index_map", group_index_map, NULL,
+     "None: prim i has row i. Else uint32, (prim_count,), a copy: prim i has row index_map[i] of array(0), which then\n"
+     "shows rows of other prims too.", NULL},
+    {"mask", group_mask, NULL, "None in this version.", NULL},
+    {"row_ordinals", group_row_ordinals, NULL, "Raises NotSupported in this version.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef group_methods[] = {
+    {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
+     "array(i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
+     "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map."},
+    {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
+     "dlpack(i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. readonly=False: BufferError."},
+    {"release", group_release, METH_NOARGS, "release()\n--\n\nGives the group back. Arrays made from it stay valid."},
+    {"__enter__", group_begin, METH_NOARGS, NULL},
+    {"__exit__", group_release, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject ReadGroup_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.ReadGroup",
+    .tp_doc = "Some prims of one attribute at one epoch. A context manager; after release its accessors raise\n"
+              "InvalidHandle.",
+    .tp_basicsize = sizeof(ReadGroup),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = group_dealloc,
+    .tp_finalize = group_finalize,
+    .tp_methods = group_methods,
+    .tp_getset = group_getset,
+    .tp_weaklistoffset = offsetof(ReadGroup, weakrefs),
+};

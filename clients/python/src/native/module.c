@@ -1,0 +1,218 @@
+/* The module callboard._native: its types, its errors, and handles that threads share. */
+#include "native.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct native native;
+
+/* ---- errors -------------------------------------------------------------------- */
+
+PyObject *raise_text(cbd_status status, const char *text)
+{
+    if (text == NULL || text[0] == 0)
+        text = cbd_status_text(status);
+    PyObject *type = status < CBD_STATUS_COUNT ? native.errors[status] : NULL;
+    bool known = type != NULL;
+    if (!known)
+        type = native.operation_failed;
+    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *error = message == NULL ? NULL : PyObject_CallOneArg(type, message);
+    Py_XDECREF(message);
+    if (error == NULL)
+        return NULL;
+    if (!known) { /* a code of a newer broker */
+        PyObject *code = PyLong_FromUnsignedLong(status);
+        if (code == NULL || PyObject_SetAttrString(error, "code", code) < 0)
+            PyErr_Clear();
+        Py_XDECREF(code);
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return NULL;
+}
+
+PyObject *raise_error(cbd_status status, const cbd_error *error)
+{
+    if (PyErr_Occurred()) /* a signal's handler raised while we waited: see look_at_signals */
+        return NULL;
+    return raise_text(status, error->status == status ? error->text : NULL);
+}
+
+PyObject *raise_format(cbd_status status, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return raise_text(status, text);
+}
+
+PyObject *not_in_this_version(const char *what)
+{
+    return raise_format(CBD_STATUS_NOT_SUPPORTED, "%s not part of this version", what);
+}
+
+void warn_dropped(PyObject *self, const char *what)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (PyErr_ResourceWarning(self, 1, "%s; it was garbage-collected and is given back now", what) < 0)
+        PyErr_WriteUnraisable(self);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* ---- NumPy, where it is installed -------------------------------------------------- */
+
+PyObject *numpy_function(const char *name)
+{
+    static PyObject *numpy, *asarray; /* kept for the life of the process */
+    static bool absent;
+    if (absent)
+        return NULL;
+    if (numpy == NULL) {
+        numpy = PyImport_ImportModule("numpy");
+        if (numpy == NULL) {
+            absent = PyErr_ExceptionMatches(PyExc_ImportError) != 0;
+            if (absent)
+                PyErr_Clear();
+            return NULL;
+        }
+        asarray = PyObject_GetAttrString(numpy, "asarray");
+    }
+    if (asarray != NULL && strcmp(name, "asarray") == 0)
+        return Py_NewRef(asarray);
+    return PyObject_GetAttrString(numpy, name);
+}
+
+/* ---- handles -------------------------------------------------------------------------- */
+
+void *handle_enter(struct handle *handle, const char *what)
+{
+    if (handle->released) {
+        raise_format(CBD_STATUS_INVALID_HANDLE, "this %s was released", what);
+        return NULL;
+    }
+    handle->busy++;
+    return handle->pointer;
+}
+
+void handle_leave(struct handle *handle, void (*give_back)(void *))
+{
+    if (--handle->busy == 0 && handle->released) {
+        void *pointer = handle->pointer;
+        handle->pointer = NULL;
+        give_back(pointer);
+    }
+}
+
+void handle_release(struct handle *handle, void (*give_back)(void *))
+{
+    if (handle->released)
+        return;
+    handle->released = true;
+    if (handle->busy == 0) {
+        void *pointer = handle->pointer;
+        handle->pointer = NULL;
+        if (pointer != NULL)
+            give_back(pointer);
+    }
+}
+
+/* ---- signals ---------------------------------------------------------------------------- */
+
+/* Runs inside a call that waits for the broker without the GIL. Only the main thread has
+ * signals to look at; the exception that their handler raised stays set, and is raised
+ * when the call returns. */
+static int look_at_signals(void)
+{
+    if (syscall(SYS_gettid) != getpid())
+        return 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    int raised = PyErr_CheckSignals() < 0;
+    PyGILState_Release(state);
+    return raised;
+}
+
+/* ---- the module -------------------------------------------------------------------------- */
+
+/* setup(errors, operation_failed, dtype_type, dtype, semantics): the package hands over what is written in Python. */
+static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *errors, *operation_failed, *dtype_type, *dtype, *semantics;
+    if (!PyArg_ParseTuple(args, "O!OOOO!", &PyDict_Type, &errors, &operation_failed, &dtype_type, &dtype,
+                          &PyTuple_Type, &semantics))
+        return NULL;
+    for (unsigned status = 0; status < CBD_STATUS_COUNT; status++) {
+        PyObject *number = PyLong_FromUnsignedLong(status);
+        if (number == NULL)
+            return NULL;
+        Py_XSETREF(native.errors[status], Py_XNewRef(PyDict_GetItemWithError(errors, number)));
+        Py_DECREF(number);
+    }
+    Py_XSETREF(native.operation_failed, Py_NewRef(operation_failed));
+    Py_XSETREF(native.dtype_type, Py_NewRef(dtype_type));
+    Py_XSETREF(native.dtype, Py_NewRef(dtype));
+    Py_XSETREF(native.semantics, Py_NewRef(semantics));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"setup", setup, METH_VARARGS, "Hands over the classes that are written in Python."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "callboard._native",
+    .m_doc = "The C client of Callboard and the objects of Python around it.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+/* A type's methods may stand in several files: the lists are joined once. */
+static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++)
+        for (PyMethodDef *method = lists[i]; method->ml_name != NULL; method++)
+            total++;
+    PyMethodDef *all = PyMem_New(PyMethodDef, total + 1);
+    if (all == NULL)
+        return NULL;
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++)
+        for (PyMethodDef *method = lists[i]; method->ml_name != NULL; method++)
+            all[at++] = *method;
+    all[at] = (PyMethodDef){NULL, NULL, 0, NULL};
+    return all;
+}
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods};
+    Stage_Type.tp_methods = joined(lists, 3);
+    if (Stage_Type.tp_methods == NULL)
+        return PyErr_NoMemory();
+
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    PyTypeObject *types[] = {&Stage_Type, &Query_Type, &Op_Type,        &MapSession_Type, &Group_Type,
+                             &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (PyModule_AddType(module, types[i]) < 0) {
+            Py_DECREF(module);
+            return NULL;
+        }
+    }
+    if (PyModule_AddStringConstant(module, "ABI_VERSION", cbd_abi_version()) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    cbd_set_interrupt_check(look_at_signals);
+    return module;
+}

@@ -1,0 +1,247 @@
+/* What the files of callboard._native share.
+ *
+ *     module.c   the module, numbers and errors of Python              struct native
+ *     convert.c  arguments: integers, times, shapes, types, strings
+ *     tensor.c   a tensor of the caller, by buffer protocol or DLPack   struct input
+ *     lease.c    what keeps the bytes of a view: no Python inside       struct lease
+ *     view.c     View: bytes with a shape; buffer protocol
+ *     dlpack.c   View.__dlpack__ and __dlpack_device__
+ *     stage.c    Stage: connecting, waiting, floors, strings
+ *     write.c    Stage: writing, publishing, sealing, declaring
+ *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
+ *
+ * Two rules hold throughout. The GIL is released around every call that may wait,
+ * and no wait is longer than TURN_NS before signals are looked at. What a consumer of
+ * a view gives back (its lease) is given back without a call into Python, because that
+ * happens on any thread, without the GIL, and after the interpreter has ended.
+ */
+#ifndef CALLBOARD_NATIVE_H
+#define CALLBOARD_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "callboard.h"
+#include "callboard_python.h"
+
+#define TURN_NS 100000000ull /* rule R4's 100 ms: how long a wait goes on before signals are looked at */
+
+/* ---- the module and its errors (module.c) ---------------------------------- */
+
+struct native {
+    PyObject *errors[CBD_STATUS_COUNT]; /* a class per status; NULL for OK and END */
+    PyObject *operation_failed;
+    PyObject *dtype_type; /* callboard.DType, a tuple (code, bits, lanes) */
+    PyObject *dtype;      /* callboard.dtype */
+    PyObject *semantics;  /* the members of callboard.Semantic, by number */
+};
+extern struct native native;
+
+/* Sets the exception of the status; returns NULL. text NULL or "": the status's own. */
+PyObject *raise_text(cbd_status status, const char *text);
+PyObject *raise_error(cbd_status status, const cbd_error *error);
+PyObject *raise_format(cbd_status status, const char *format, ...);
+
+/* For a finalizer, after the release: a ResourceWarning that says what was dropped. */
+void warn_dropped(PyObject *self, const char *what);
+
+/* numpy.<name>, a new reference; NULL without an exception where NumPy is not installed. */
+PyObject *numpy_function(const char *name);
+
+/* ---- a handle of the C client that one thread may give back while another uses it -- */
+
+/* Everything here happens with the GIL held; between enter and leave it may be released. */
+struct handle {
+    void *pointer;
+    unsigned busy;
+    bool released;
+};
+
+void *handle_enter(struct handle *handle, const char *what); /* NULL: released, and an exception is set */
+void handle_leave(struct handle *handle, void (*give_back)(void *));
+void handle_release(struct handle *handle, void (*give_back)(void *));
+
+/* ---- arguments (convert.c); 0, or -1 with an exception ------------------------ */
+
+int convert_u64(PyObject *from, const char *argument, uint64_t *to);
+int convert_u32(PyObject *from, const char *argument, uint64_t highest, uint32_t *to);
+/* Seconds; None is for ever. */
+int convert_timeout(PyObject *from, uint64_t *timeout_ns);
+/* None is no shape: *ndim 0. An integer is one dimension. */
+int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t shape[CBD_ROW_NDIM_MAX]);
+int convert_dtype(PyObject *from, uint8_t *code, uint8_t *bits, uint16_t *lanes);
+/* Borrowed from `from`. */
+const char *convert_text(PyObject *from, const char *argument);
+/* One of the words, or its place among them as an integer. */
+int convert_word(PyObject *from, const char *argument, const char *const *words, uint32_t *to);
+
+PyObject *dtype_object(unsigned code, unsigned bits, unsigned lanes);
+PyObject *semantic_object(uint32_t semantic);
+PyObject *shape_object(const void *shape, int64_t ndim); /* of 64-bit extents */
+
+/* Strings in an array, kept alive by `keep`. */
+struct texts {
+    PyObject *keep;
+    const char **texts;
+    size_t *lengths;
+    size_t count;
+};
+/* A string alone counts as one where `single` is true, else it is refused. */
+int texts_open(struct texts *texts, PyObject *from, const char *argument, bool single);
+void texts_close(struct texts *texts);
+
+uint64_t now_ns(void);
+uint64_t deadline_after(uint64_t timeout_ns);
+/* The next turn of a wait: 0 when the deadline has passed. */
+uint64_t turn_before(uint64_t deadline);
+
+/* ---- tensors of the caller (tensor.c) ------------------------------------------- */
+
+#define INPUT_NDIM_MAX 64
+
+struct input {
+    cbd_tensor tensor;
+    int64_t shape[INPUT_NDIM_MAX], strides[INPUT_NDIM_MAX];
+    Py_buffer buffer;
+    bool has_buffer;
+    void *managed; /* of DLPack */
+    bool versioned;
+    void *copy;
+};
+
+/* Anything with the buffer protocol or __dlpack__; numbers and nested lists where
+ * NumPy is there. dtype None, or what the caller says that it is. */
+int input_open(struct input *input, PyObject *from, PyObject *dtype);
+void input_close(struct input *input);
+
+/* ---- what keeps a view's bytes (lease.c) ------------------------------------------ */
+
+/* A map session's memory, released with the last reference to it. */
+struct hold {
+    _Atomic uint32_t refs;
+    cbd_session *session;
+};
+
+/* One group of a map session. */
+struct staging {
+    _Atomic uint32_t refs;
+    _Atomic uint32_t exports; /* leases that are alive: someone may still write */
+    struct hold *hold;
+    cbd_group *group;
+    bool unmapped; /* guarded by the GIL */
+};
+
+struct lease {
+    _Atomic uint32_t refs;
+    cbd_pin *pin;            /* one of these three */
+    struct staging *staging;
+    void *memory;
+};
+
+struct hold *hold_new(cbd_session *session);
+void hold_retain(struct hold *hold);
+void hold_drop(struct hold *hold);
+struct staging *staging_new(struct hold *hold, cbd_group *group);
+void staging_retain(struct staging *staging);
+void staging_drop(struct staging *staging);
+/* NULL without memory, with no exception set. The pin gets a reference of its own. */
+struct lease *lease_of_pin(cbd_pin *pin);
+struct lease *lease_of_staging(struct staging *staging);
+struct lease *lease_of_memory(void *memory); /* takes malloc'd memory, also when it fails */
+void lease_retain(struct lease *lease);
+void lease_drop(struct lease *lease);
+
+/* ---- views (view.c, dlpack.c) -------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    struct lease *lease;
+    void *data;
+    bool readonly;
+    uint8_t code, bits;
+    int ndim;
+    Py_ssize_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX]; /* strides in bytes */
+    Py_ssize_t item_bytes, length_bytes;
+    PyObject *attribute; /* or NULL */
+    uint32_t semantic;
+    uint64_t ordinal, epoch, floor, stamp_ns;
+    PyObject *weakrefs;
+} View;
+
+extern PyTypeObject View_Type;
+
+/* Takes the lease, also when it fails; NULL lease: no memory. Compact, row-major. */
+View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t code, uint8_t bits, int ndim,
+               const int64_t *shape);
+/* A view of a private copy of n numbers, as an array (see view_array). */
+PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits);
+/* The NumPy array over the view, or the view itself without NumPy. Takes the view; NULL is passed on. */
+PyObject *view_array(View *view);
+/* The same bytes with one dimension; takes the view. */
+View *view_flat(View *view);
+
+PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
+/* A capsule that promises nothing about who writes: for consumers that know no read-only tensors. */
+PyObject *view_capsule_writable(View *view);
+
+/* Takes a capsule of any version; fills the tensor. */
+int dlpack_take(PyObject *capsule, struct input *input);
+void dlpack_give_back(struct input *input);
+
+/* ---- the handles ------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    cbd_stage *stage;
+    bool closed;
+    PyObject *weakrefs;
+} Stage;
+
+typedef struct {
+    PyObject_HEAD
+    struct handle handle; /* cbd_query */
+    Stage *stage;
+    PyObject *prims; /* made at the first use */
+} Query;
+
+typedef struct {
+    PyObject_HEAD
+    struct handle handle; /* cbd_op */
+    Stage *stage;
+    cbd_op_result result;
+    bool done;
+} Op;
+
+extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
+    Snapshot_Type;
+
+PyObject *query_new(Stage *stage, cbd_query *query); /* takes the query */
+cbd_query *query_enter(PyObject *query);             /* NULL with an exception: not a query, or released */
+void query_leave(PyObject *query);
+PyObject *op_new(Stage *stage, cbd_op *op); /* takes the op */
+/* Waits with the GIL released; 0, or -1 with an exception. */
+int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result);
+
+/* Takes the session. unmap_flags: what leaving the block adds; root: the row of the prim "/" alone. */
+PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32_t unmap_flags, bool root);
+PyObject *read_new(cbd_read *read);                   /* takes the read */
+/* Takes the group. managed: its last reference may go without a release and without a warning. */
+PyObject *read_group_new(const cbd_read_group *group, bool managed);
+/* NotSupported where one is given; else not NULL, and nothing to give back. */
+PyObject *refuse_history(PyObject *at, PyObject *since);
+/* An open read of the names; NULL with an exception. snapshot NULL: of the newest epoch. */
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes);
+PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
+PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
+/* The view of a read group; row: of its first prim alone, without the axis of rows. */
+View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row);
+
+/* write.c: Stage's methods that write; read.c: those that read. */
+extern PyMethodDef stage_write_methods[], stage_read_methods[];
+PyObject *not_in_this_version(const char *what);
+
+#endif

@@ -1,0 +1,129 @@
+/* Query: an ordered list of prims. */
+#include "native.h"
+
+static void give_back(void *query)
+{
+    cbd_query_release(query);
+}
+
+PyObject *query_new(Stage *stage, cbd_query *query)
+{
+    Query *self = PyObject_New(Query, &Query_Type);
+    if (self == NULL) {
+        cbd_query_release(query);
+        return NULL;
+    }
+    self->handle = (struct handle){query, 0, false};
+    self->stage = (Stage *)Py_NewRef(stage);
+    self->prims = NULL;
+    return (PyObject *)self;
+}
+
+cbd_query *query_enter(PyObject *query)
+{
+    if (!PyObject_TypeCheck(query, &Query_Type)) {
+        PyErr_Format(PyExc_TypeError, "query must be a callboard.Query, not %.100s", Py_TYPE(query)->tp_name);
+        return NULL;
+    }
+    return handle_enter(&((Query *)query)->handle, "query");
+}
+
+void query_leave(PyObject *query)
+{
+    handle_leave(&((Query *)query)->handle, give_back);
+}
+
+static void query_finalize(PyObject *self)
+{
+    Query *query = (Query *)self;
+    bool dropped = !query->handle.released && !query->stage->closed && !cbd_stage_is_foreign(query->stage->stage);
+    handle_release(&query->handle, give_back);
+    if (dropped)
+        warn_dropped(self, "a query was not released");
+}
+
+static void query_dealloc(PyObject *self)
+{
+    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+        return;
+    Py_XDECREF(((Query *)self)->prims);
+    Py_DECREF(((Query *)self)->stage);
+    PyObject_Free(self);
+}
+
+static PyObject *query_release(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    handle_release(&((Query *)self)->handle, give_back);
+    Py_RETURN_NONE;
+}
+
+static PyObject *query_begin(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    if (query_enter(self) == NULL)
+        return NULL;
+    query_leave(self);
+    return Py_NewRef(self);
+}
+
+static PyObject *query_end(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    return query_release(self, NULL);
+}
+
+static Py_ssize_t query_length(PyObject *self)
+{
+    cbd_query *query = query_enter(self);
+    if (query == NULL)
+        return -1;
+    Py_ssize_t size = (Py_ssize_t)cbd_query_size(query);
+    query_leave(self);
+    return size;
+}
+
+static PyObject *query_prims(PyObject *self, void *Py_UNUSED(closure))
+{
+    cbd_query *query = query_enter(self);
+    if (query == NULL)
+        return NULL;
+    Query *object = (Query *)self;
+    if (object->prims == NULL)
+        object->prims = array_of_copy(cbd_query_ids(query), cbd_query_size(query), CBD_DTYPE_UINT, 64);
+    query_leave(self);
+    return Py_XNewRef(object->prims);
+}
+
+static PyObject *query_repr(PyObject *self)
+{
+    Query *query = (Query *)self;
+    if (query->handle.released)
+        return PyUnicode_FromString("<callboard.Query, released>");
+    return PyUnicode_FromFormat("<callboard.Query of %llu prims>",
+                                (unsigned long long)cbd_query_size(query->handle.pointer));
+}
+
+static PyMappingMethods query_mapping = {.mp_length = query_length};
+
+static PyGetSetDef query_getset[] = {
+    {"prims", query_prims, NULL, "The path ids in order: uint64, shape (len(query),), a copy.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef query_methods[] = {
+    {"release", query_release, METH_NOARGS, "release()\n--\n\nGives the query back. Groups made through it stay valid."},
+    {"__enter__", query_begin, METH_NOARGS, NULL},
+    {"__exit__", query_end, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Query_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Query",
+    .tp_doc = "An ordered list of prims, usable until released. A context manager.",
+    .tp_basicsize = sizeof(Query),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = query_dealloc,
+    .tp_finalize = query_finalize,
+    .tp_repr = query_repr,
+    .tp_as_mapping = &query_mapping,
+    .tp_methods = query_methods,
+    .tp_getset = query_getset,
+};

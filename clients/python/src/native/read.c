@@ -1,0 +1,186 @@
+/* Read, and the methods of Stage that read: sealed state, in place. */
+#include "native.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    cbd_read *read; /* NULL: released, or everything was fetched */
+    uint64_t epoch;
+} Read;
+
+PyObject *read_new(cbd_read *read)
+{
+    Read *self = PyObject_New(Read, &Read_Type);
+    if (self == NULL) {
+        cbd_read_release(read);
+        return NULL;
+    }
+    self->read = read;
+    self->epoch = cbd_read_epoch(read);
+    return (PyObject *)self;
+}
+
+static void read_finalize(PyObject *self)
+{
+    Read *read = (Read *)self;
+    if (read->read == NULL)
+        return;
+    cbd_read_release(read->read);
+    read->read = NULL;
+    warn_dropped(self, "a read was neither released nor fetched to its end");
+}
+
+static void read_dealloc(PyObject *self)
+{
+    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+        return;
+    PyObject_Free(self);
+}
+
+static PyObject *read_release(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    cbd_read_release(((Read *)self)->read);
+    ((Read *)self)->read = NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *fetch(Read *read, bool managed)
+{
+    if (read->read == NULL)
+        return NULL; /* END, and END again */
+    const cbd_read_group *group;
+    cbd_error error;
+    cbd_status status = cbd_fetch_read_next(read->read, &group, &error);
+    if (status == CBD_STATUS_OK)
+        return read_group_new(group, managed);
+    if (status != CBD_STATUS_END)
+        return raise_error(status, &error);
+    cbd_read_release(read->read);
+    read->read = NULL;
+    return NULL;
+}
+
+static PyObject *read_next(PyObject *self)
+{
+    return fetch((Read *)self, true);
+}
+
+static PyObject *read_fetch(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    PyObject *group = fetch((Read *)self, false);
+    if (group == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return group;
+}
+
+static PyObject *read_begin(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return Py_NewRef(self);
+}
+
+static PyMemberDef read_members[] = {
+    {"epoch", T_ULONGLONG, offsetof(Read, epoch), READONLY, "The epoch that the read is of; 0: nothing was sealed."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef read_methods[] = {
+    {"fetch_read_next", read_fetch, METH_NOARGS,
+     "fetch_read_next()\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
+     "release."},
+    {"release", read_release, METH_NOARGS, "release()\n--\n\nGives the read back; groups that were fetched stay valid."},
+    {"__enter__", read_begin, METH_NOARGS, NULL},
+    {"__exit__", read_release, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Read_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Read",
+    .tp_doc = "The groups of one read, all of one epoch. Iterates over them; a context manager.",
+    .tp_basicsize = sizeof(Read),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = read_dealloc,
+    .tp_finalize = read_finalize,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = read_next,
+    .tp_methods = read_methods,
+    .tp_members = read_members,
+};
+
+/* ---- opening one ------------------------------------------------------------------- */
+
+PyObject *refuse_history(PyObject *at, PyObject *since)
+{
+    if (at != Py_None)
+        return not_in_this_version("reads as of an earlier ordinal (at=) are");
+    return since == Py_None ? Py_None : not_in_this_version("reads of what changed (since=) are");
+}
+
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes)
+{
+    struct texts texts;
+    cbd_query *pointer = query_enter(query);
+    if (pointer == NULL)
+        return NULL;
+    cbd_read *read = NULL;
+    if (texts_open(&texts, attributes, "attributes", true) == 0) {
+        cbd_error error;
+        cbd_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = snapshot != NULL
+                     ? cbd_snapshot_read(snapshot, pointer, texts.texts, texts.count, &read, &error)
+                     : cbd_read_attributes(stage, pointer, texts.texts, texts.count, &read, &error);
+        Py_END_ALLOW_THREADS
+        texts_close(&texts);
+        if (status != CBD_STATUS_OK)
+            raise_error(status, &error);
+    }
+    query_leave(query);
+    return read;
+}
+
+/* ---- Stage's methods ------------------------------------------------------------------------- */
+
+static PyObject *stage_read_attributes(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"query", "attributes", "at", "since", NULL};
+    PyObject *query, *attributes, *at = Py_None, *since = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO:read_attributes", names, &query, &attributes, &at, &since) ||
+        refuse_history(at, since) == NULL)
+        return NULL;
+    cbd_read *read = open_read(((Stage *)self)->stage, NULL, query, attributes);
+    return read == NULL ? NULL : read_new(read);
+}
+
+static PyObject *stage_latest(PyObject *self, PyObject *name)
+{
+    const char *text = convert_text(name, "name");
+    if (text == NULL)
+        return NULL;
+    const cbd_read_group *group;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_latest(((Stage *)self)->stage, text, &group, &error);
+    Py_END_ALLOW_THREADS
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    View *view = view_of_read_group(group, name, false);
+    cbd_release_group(group);
+    return (PyObject *)view;
+}
+
+PyMethodDef stage_read_methods[] = {
+    {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
+     "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
+     "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
+     "exist or was never sealed gives no\ngroup. Raises LimitReached when this client has too much pinned, naming its oldest "
+     "pins."},
+    {"latest", stage_latest, METH_O,
+     "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
+     "Raises NotFound."},
+    {"snapshot", stage_snapshot, METH_NOARGS,
+     "snapshot()\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
+    {"_snapshot", stage_managed_snapshot, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,466 @@
+/* MapSession and Group: staging memory to fill in place.
+ *
+ * The memory is held by leases (lease.c) and by the session, not by these objects. A
+ * lease that is alive when its group is unmapped means that somebody may still write:
+ * then the broker copies the block and does not adopt it (rule M1). */
+#include "native.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    Stage *stage;
+    struct hold *hold;
+    PyObject *name;
+    uint32_t unmap_flags;
+    bool root;             /* one row, of the prim "/": `array` has no axis of rows */
+    bool ended;            /* committed, aborted or given up */
+    struct staging **groups;
+    size_t count, room, next; /* next: that iteration hands out */
+    PyObject *op;          /* of the final unmap */
+} MapSession;
+
+typedef struct {
+    PyObject_HEAD
+    MapSession *session;
+    struct staging *staging;
+    PyObject *prims;
+} Group;
+
+PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32_t unmap_flags, bool root)
+{
+    struct hold *hold = hold_new(session);
+    MapSession *self = hold == NULL ? NULL : PyObject_New(MapSession, &MapSession_Type);
+    if (self == NULL) {
+        if (hold != NULL)
+            hold_drop(hold);
+        else
+            cbd_session_release(session);
+        return hold == NULL ? PyErr_NoMemory() : NULL;
+    }
+    self->stage = (Stage *)Py_NewRef(stage);
+    self->hold = hold;
+    self->name = Py_NewRef(name);
+    self->unmap_flags = unmap_flags;
+    self->root = root;
+    self->ended = false;
+    self->groups = NULL;
+    self->count = self->room = self->next = 0;
+    self->op = NULL;
+    return (PyObject *)self;
+}
+
+static void end(MapSession *session)
+{
+    if (session->ended)
+        return;
+    session->ended = true;
+    cbd_abort(session->hold->session, NULL);
+}
+
+static void session_finalize(PyObject *self)
+{
+    MapSession *session = (MapSession *)self;
+    bool dropped = !session->ended && !session->stage->closed && !cbd_stage_is_foreign(session->stage->stage);
+    end(session);
+    if (dropped)
+        warn_dropped(self, "a map session was neither unmapped nor aborted, nothing of it is published");
+}
+
+static void session_dealloc(PyObject *self)
+{
+    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+        return;
+    MapSession *session = (MapSession *)self;
+    for (size_t i = 0; i < session->count; i++)
+        staging_drop(session->groups[i]);
+    PyMem_Free(session->groups);
+    hold_drop(session->hold);
+    Py_XDECREF(session->op);
+    Py_DECREF(session->name);
+    Py_DECREF(session->stage);
+    PyObject_Free(self);
+}
+
+static int check_open(MapSession *session)
+{
+    if (!session->ended)
+        return 0;
+    raise_format(CBD_STATUS_INVALID_HANDLE, "this map session of '%.200s' has ended", PyUnicode_AsUTF8(session->name));
+    return -1;
+}
+
+/* Group `index` of the session, borrowed; NULL at the end, or with an exception. */
+static struct staging *group_at(MapSession *session, size_t index)
+{
+    if (check_open(session) < 0)
+        return NULL;
+    while (session->count <= index) {
+        cbd_group *group;
+        cbd_error error;
+        if (session->count == session->room) {
+            size_t room = session->room == 0 ? 4 : 2 * session->room;
+            struct staging **groups = PyMem_Resize(session->groups, struct staging *, room);
+            if (groups == NULL) {
+                PyErr_NoMemory();
+                return NULL;
+            }
+            session->groups = groups;
+            session->room = room;
+        }
+        cbd_status status = cbd_fetch_map_next(session->hold->session, &group, &error);
+        if (status == CBD_STATUS_END)
+            return NULL;
+        if (status != CBD_STATUS_OK) {
+            raise_error(status, &error);
+            return NULL;
+        }
+        struct staging *staging = staging_new(session->hold, group);
+        if (staging == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        session->groups[session->count++] = staging;
+    }
+    return session->groups[index];
+}
+
+static PyObject *session_next(PyObject *self)
+{
+    MapSession *session = (MapSession *)self;
+    struct staging *staging = group_at(session, session->next);
+    if (staging == NULL)
+        return NULL;
+    Group *group = PyObject_New(Group, &Group_Type);
+    if (group == NULL)
+        return NULL;
+    session->next++;
+    group->session = (MapSession *)Py_NewRef(session);
+    staging_retain(staging);
+    group->staging = staging;
+    group->prims = NULL;
+    return (PyObject *)group;
+}
+
+static PyObject *session_fetch(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    PyObject *group = session_next(self);
+    if (group == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return group;
+}
+
+/* Submits the final unmap with the GIL held: no view is made between the look at the
+ * exports and the end. Borrowed from session->op. */
+static PyObject *unmap(MapSession *session, uint32_t flags)
+{
+    if (check_open(session) < 0)
+        return NULL;
+    for (size_t i = 0; i < session->count; i++)
+        if (!session->groups[i]->unmapped && atomic_load(&session->groups[i]->exports) > 0)
+            flags |= CBD_FLAG_COPY;
+    cbd_op *op;
+    cbd_error error;
+    cbd_status status = cbd_unmap_attribute(session->hold->session, flags, &op, &error);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    session->ended = true;
+    for (size_t i = 0; i < session->count; i++)
+        session->groups[i]->unmapped = true;
+    Py_XSETREF(session->op, op_new(session->stage, op));
+    return session->op;
+}
+
+static PyObject *session_unmap(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"copy", "seal", NULL};
+    int copy = 0, seal = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$pp:unmap_attribute", names, &copy, &seal))
+        return NULL;
+    MapSession *session = (MapSession *)self;
+    return Py_XNewRef(unmap(session, session->unmap_flags | (copy ? CBD_FLAG_COPY : 0) | (seal ? CBD_FLAG_SEAL : 0)));
+}
+
+static PyObject *session_abort(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    end((MapSession *)self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_begin(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return check_open((MapSession *)self) < 0 ? NULL : Py_NewRef(self);
+}
+
+/* Leaving the block commits and waits, so that no error is lost; an exception aborts. */
+static PyObject *session_end(PyObject *self, PyObject *args)
+{
+    PyObject *type, *value, *traceback;
+    MapSession *session = (MapSession *)self;
+    if (!PyArg_ParseTuple(args, "OOO:__exit__", &type, &value, &traceback))
+        return NULL;
+    if (type != Py_None) {
+        end(session);
+    } else if (!session->ended) {
+        PyObject *op = unmap(session, session->unmap_flags);
+        PyObject *waited = op == NULL ? NULL : PyObject_CallMethod(op, "wait", NULL);
+        if (waited == NULL) {
+            PyErr_Fetch(&type, &value, &traceback);
+            end(session);
+            PyErr_Restore(type, value, traceback);
+            return NULL;
+        }
+        Py_DECREF(waited);
+    }
+    Py_RETURN_NONE;
+}
+
+static View *group_view(MapSession *session, struct staging *staging, bool readonly, bool row)
+{
+    const cbd_group *group = staging->group;
+    int skip = row ? 1 : 0;
+    View *view = view_new(lease_of_staging(staging), group->data, readonly, group->schema.code, group->schema.bits,
+                          group->ndim - skip, group->shape + skip);
+    if (view != NULL) {
+        view->attribute = Py_NewRef(session->name);
+        view->semantic = group->schema.semantic;
+        view->ordinal = group->ordinal;
+    }
+    return view;
+}
+
+/* The first group, for sessions that have one. */
+static struct staging *only_group(MapSession *session)
+{
+    struct staging *staging = group_at(session, 0);
+    if (staging == NULL && !PyErr_Occurred())
+        raise_format(CBD_STATUS_NOT_FOUND, "this map session has no group");
+    return staging;
+}
+
+static PyObject *session_array(PyObject *self, void *Py_UNUSED(closure))
+{
+    MapSession *session = (MapSession *)self;
+    struct staging *staging = only_group(session);
+    return staging == NULL ? NULL : view_array(group_view(session, staging, false, session->root));
+}
+
+static PyObject *session_view(PyObject *self, void *Py_UNUSED(closure))
+{
+    MapSession *session = (MapSession *)self;
+    struct staging *staging = only_group(session);
+    return staging == NULL ? NULL : (PyObject *)group_view(session, staging, false, session->root);
+}
+
+static PyObject *session_op(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *op = ((MapSession *)self)->op;
+    return Py_NewRef(op == NULL ? Py_None : op);
+}
+
+static PyObject *session_ended(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((MapSession *)self)->ended);
+}
+
+static PyGetSetDef session_getset[] = {
+    {"array", session_array, NULL,
+     "The memory to fill: a writable array of the first group, shape (rows, *row_shape[, lanes]); in the short form,\n"
+     "stage.map, row_shape alone. A new object each time: one that is kept past the end makes the broker copy.", NULL},
+    {"view", session_view, NULL, "The same memory as a callboard.View, for DLPack.", NULL},
+    {"op", session_op, NULL, "The Op of the final unmap, with its ordinal and epoch; None before.", NULL},
+    {"ended", session_ended, NULL, "True after unmap_attribute, abort, or the end of the block.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef session_members[] = {
+    {"attribute", T_OBJECT, offsetof(MapSession, name), READONLY, "The attribute's name."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef session_methods[] = {
+    {"fetch_map_next", session_fetch, METH_NOARGS, "fetch_map_next()\n--\n\nThe next Group, or None."},
+    {"unmap_attribute", (PyCFunction)(void (*)(void))session_unmap, METH_VARARGS | METH_KEYWORDS,
+     "unmap_attribute(*, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
+     "Op.\ncopy: the broker copies, although it could take the block over. seal: seals the ordinal in the same step.\n"
+     "Raises InvalidHandle when the session has ended, FloorViolation."},
+    {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible."},
+    {"__enter__", session_begin, METH_NOARGS, NULL},
+    {"__exit__", session_end, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject MapSession_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.MapSession",
+    .tp_doc = "Staging memory to fill in place. Iterates over its groups. As a context manager it commits at the end of\n"
+              "the block, and aborts on an exception.",
+    .tp_basicsize = sizeof(MapSession),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = session_dealloc,
+    .tp_finalize = session_finalize,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = session_next,
+    .tp_methods = session_methods,
+    .tp_members = session_members,
+    .tp_getset = session_getset,
+};
+
+/* ---- groups ------------------------------------------------------------------------------- */
+
+static void group_dealloc(PyObject *self)
+{
+    Group *group = (Group *)self;
+    staging_drop(group->staging);
+    Py_XDECREF(group->prims);
+    Py_DECREF(group->session);
+    PyObject_Free(self);
+}
+
+/* NULL with an exception: the group was handed back. */
+static const cbd_group *group_open(PyObject *self)
+{
+    Group *group = (Group *)self;
+    if (!group->staging->unmapped && !group->session->ended)
+        return group->staging->group;
+    raise_format(CBD_STATUS_INVALID_HANDLE, "this group of '%.200s' was unmapped or its session has ended",
+                 PyUnicode_AsUTF8(group->session->name));
+    return NULL;
+}
+
+static int check_index(Py_ssize_t index)
+{
+    if (index == 0)
+        return 0;
+    PyErr_Format(PyExc_IndexError, "tensor %zd does not exist: a group of a fixed attribute has one, 0", index);
+    return -1;
+}
+
+static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"i", "flat", NULL};
+    Py_ssize_t index = 0;
+    int flat = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || check_index(index) < 0 ||
+        group_open(self) == NULL)
+        return NULL;
+    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, false, false);
+    return view_array(flat ? view_flat(view) : view);
+}
+
+static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"i", "readonly", NULL};
+    Py_ssize_t index = 0;
+    int readonly = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) ||
+        check_index(index) < 0 || group_open(self) == NULL)
+        return NULL;
+    return (PyObject *)group_view(((Group *)self)->session, ((Group *)self)->staging, readonly != 0, false);
+}
+
+static PyObject *group_unmap(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"copy", NULL};
+    int copy = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$p:unmap", names, &copy) || group_open(self) == NULL)
+        return NULL;
+    Group *group = (Group *)self;
+    uint32_t flags = copy || atomic_load(&group->staging->exports) > 0 ? CBD_FLAG_COPY : 0;
+    cbd_op *op;
+    cbd_error error;
+    cbd_status status = cbd_unmap_group(group->staging->group, flags, &op, &error);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    group->staging->unmapped = true;
+    return op_new(group->session->stage, op);
+}
+
+static PyObject *group_prims(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    Group *object = (Group *)self;
+    if (object->prims == NULL)
+        object->prims = array_of_copy(group->prims, group->rows, CBD_DTYPE_UINT, 64);
+    return Py_XNewRef(object->prims);
+}
+
+static PyObject *group_number(PyObject *self, void *field)
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : PyLong_FromUnsignedLongLong(*(const uint64_t *)((const char *)group + (size_t)field));
+}
+
+static PyObject *group_attribute(PyObject *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((Group *)self)->session->name);
+}
+
+static PyObject *group_shape(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : shape_object(group->shape, group->ndim);
+}
+
+static PyObject *group_row_shape(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : shape_object(group->schema.row_shape, group->schema.row_ndim);
+}
+
+static PyObject *group_dtype(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : dtype_object(group->schema.code, group->schema.bits, group->schema.lanes);
+}
+
+static PyObject *group_semantic(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : semantic_object(group->schema.semantic);
+}
+
+static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : PyBool_FromLong(group->schema.kind == CBD_KIND_ARRAY);
+}
+
+#define NUMBER(name, field, doc) {name, group_number, NULL, doc, (void *)offsetof(cbd_group, field)}
+
+static PyGetSetDef group_getset[] = {
+    {"attribute", group_attribute, NULL, "The attribute's name.", NULL},
+    {"prims", group_prims, NULL, "The path ids of the rows: uint64, shape (rows,), a copy.", NULL},
+    {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]).", NULL},
+    {"row_shape", group_row_shape, NULL, "The shape of one row, without lanes.", NULL},
+    {"dtype", group_dtype, NULL, "The element type with its lanes, a callboard.DType.", NULL},
+    {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
+    {"is_array", group_is_array, NULL, "True for the array kind.", NULL},
+    NUMBER("rows", rows, "The number of rows."),
+    NUMBER("index", index, "Which group of the session this is."),
+    NUMBER("first_prim", first_prim, "Row 0 is this prim of the query, row 1 the next."),
+    NUMBER("ordinal", ordinal, "The session's ordinal; 0: taken at the end."),
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef group_methods[] = {
+    {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
+     "array(i=0, *, flat=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, *row_shape[, lanes]);\n"
+     "flat: one dimension. Without NumPy a View. One that is kept past the end makes the broker copy (rule M1)."},
+    {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
+     "dlpack(i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes."},
+    {"unmap", (PyCFunction)(void (*)(void))group_unmap, METH_VARARGS | METH_KEYWORDS,
+     "unmap(*, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Group_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Group",
+    .tp_doc = "Some rows of a map session. Belongs to its session.",
+    .tp_basicsize = sizeof(Group),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = group_dealloc,
+    .tp_methods = group_methods,
+    .tp_getset = group_getset,
+};

@@ -1,0 +1,224 @@
+/* Snapshot: everything as of one epoch. */
+#include "native.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    struct handle handle; /* cbd_snapshot */
+    Stage *stage;
+    uint64_t epoch, stamp_ns;
+    bool managed; /* made by watch() */
+} Snapshot;
+
+static void give_back(void *snapshot)
+{
+    cbd_snapshot_release(snapshot);
+}
+
+static PyObject *snapshot_new(Stage *stage, cbd_snapshot *snapshot)
+{
+    Snapshot *self = PyObject_New(Snapshot, &Snapshot_Type);
+    if (self == NULL) {
+        cbd_snapshot_release(snapshot);
+        return NULL;
+    }
+    self->handle = (struct handle){snapshot, 0, false};
+    self->stage = (Stage *)Py_NewRef(stage);
+    self->epoch = cbd_snapshot_epoch(snapshot);
+    self->stamp_ns = cbd_snapshot_stamp(snapshot);
+    self->managed = false;
+    return (PyObject *)self;
+}
+
+static void snapshot_finalize(PyObject *self)
+{
+    Snapshot *snapshot = (Snapshot *)self;
+    bool dropped = !snapshot->handle.released && !snapshot->managed;
+    handle_release(&snapshot->handle, give_back);
+    if (dropped)
+        warn_dropped(self, "a snapshot was not released");
+}
+
+static void snapshot_dealloc(PyObject *self)
+{
+    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+        return;
+    Py_DECREF(((Snapshot *)self)->stage);
+    PyObject_Free(self);
+}
+
+static PyObject *snapshot_release(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    handle_release(&((Snapshot *)self)->handle, give_back);
+    Py_RETURN_NONE;
+}
+
+static PyObject *snapshot_begin(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    Snapshot *snapshot = (Snapshot *)self;
+    if (handle_enter(&snapshot->handle, "snapshot") == NULL)
+        return NULL;
+    handle_leave(&snapshot->handle, give_back);
+    return Py_NewRef(self);
+}
+
+static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"query", "attributes", "since", NULL};
+    PyObject *query, *attributes, *since = Py_None;
+    Snapshot *snapshot = (Snapshot *)self;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$O:read", names, &query, &attributes, &since) ||
+        refuse_history(Py_None, since) == NULL)
+        return NULL;
+    cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
+    if (pointer == NULL)
+        return NULL;
+    cbd_read *read = open_read(NULL, pointer, query, attributes);
+    handle_leave(&snapshot->handle, give_back);
+    return read == NULL ? NULL : read_new(read);
+}
+
+/* The attribute's row of the prim "/". */
+static PyObject *snapshot_get(PyObject *self, PyObject *name)
+{
+    Snapshot *snapshot = (Snapshot *)self;
+    const char *text = convert_text(name, "name");
+    cbd_snapshot *pointer = text == NULL ? NULL : handle_enter(&snapshot->handle, "snapshot");
+    if (pointer == NULL)
+        return NULL;
+    cbd_query *root = NULL;
+    cbd_read *read = NULL;
+    const cbd_read_group *group = NULL;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_root_query(snapshot->stage->stage, &root, &error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_snapshot_read(pointer, root, &text, 1, &read, &error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_fetch_read_next(read, &group, &error);
+    cbd_read_release(read);
+    cbd_query_release(root);
+    Py_END_ALLOW_THREADS
+    handle_leave(&snapshot->handle, give_back);
+    if (status == CBD_STATUS_END)
+        return raise_format(CBD_STATUS_NOT_FOUND,
+                            "the snapshot of epoch %llu has no '%.200s' on the prim \"/\"; use read() for other prims",
+                            (unsigned long long)snapshot->epoch, text);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    View *view = view_of_read_group(group, name, true);
+    cbd_release_group(group);
+    return (PyObject *)view;
+}
+
+static PyObject *snapshot_torch(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"name", "copy", NULL};
+    PyObject *name, *copy = Py_True, *result = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O:torch", names, &name, &copy))
+        return NULL;
+    PyObject *view = snapshot_get(self, name), *method = NULL, *none = NULL, *options = NULL;
+    if (view != NULL && (method = PyObject_GetAttrString(view, "torch")) != NULL && (none = PyTuple_New(0)) != NULL &&
+        (options = Py_BuildValue("{s:O}", "copy", copy)) != NULL)
+        result = PyObject_Call(method, none, options);
+    Py_XDECREF(options);
+    Py_XDECREF(none);
+    Py_XDECREF(method);
+    Py_XDECREF(view);
+    return result;
+}
+
+static PyObject *snapshot_floor(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"name", NULL};
+    PyObject *name = Py_None;
+    const char *text = NULL;
+    Snapshot *snapshot = (Snapshot *)self;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:floor", names, &name) ||
+        (name != Py_None && (text = convert_text(name, "name")) == NULL))
+        return NULL;
+    cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
+    if (pointer == NULL)
+        return NULL;
+    uint64_t floor;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_snapshot_floor(pointer, text, &floor, &error);
+    Py_END_ALLOW_THREADS
+    handle_leave(&snapshot->handle, give_back);
+    return status == CBD_STATUS_OK ? PyLong_FromUnsignedLongLong(floor) : raise_error(status, &error);
+}
+
+static PyObject *snapshot_repr(PyObject *self)
+{
+    Snapshot *snapshot = (Snapshot *)self;
+    return PyUnicode_FromFormat("<callboard.Snapshot of epoch %llu%s>", (unsigned long long)snapshot->epoch,
+                                snapshot->handle.released ? ", released" : "");
+}
+
+static PyMappingMethods snapshot_mapping = {.mp_subscript = snapshot_get};
+
+static PyMemberDef snapshot_members[] = {
+    {"epoch", T_ULONGLONG, offsetof(Snapshot, epoch), READONLY, "The epoch; 0: nothing was sealed."},
+    {"cursor", T_ULONGLONG, offsetof(Snapshot, epoch), READONLY, "Where a later read of what changed goes on from."},
+    {"stamp_ns", T_ULONGLONG, offsetof(Snapshot, stamp_ns), READONLY, "The time of its last seal, ns since 1970; 0: none."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef snapshot_methods[] = {
+    {"read", (PyCFunction)(void (*)(void))snapshot_read, METH_VARARGS | METH_KEYWORDS,
+     "read(query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch."},
+    {"floor", (PyCFunction)(void (*)(void))snapshot_floor, METH_VARARGS | METH_KEYWORDS,
+     "floor(name=None)\n--\n\nAs Stage.write_floor, at the snapshot's epoch."},
+    {"torch", (PyCFunction)(void (*)(void))snapshot_torch, METH_VARARGS | METH_KEYWORDS,
+     "torch(name, *, copy=True)\n--\n\nsnapshot[name] as a torch.Tensor; see View.torch."},
+    {"release", snapshot_release, METH_NOARGS, "release()\n--\n\nGives the snapshot back; views stay valid."},
+    {"__enter__", snapshot_begin, METH_NOARGS, NULL},
+    {"__exit__", snapshot_release, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Snapshot_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Snapshot",
+    .tp_doc = "Everything as of one epoch. snapshot[name] is the View of an attribute's value on the prim \"/\". A context\n"
+              "manager.",
+    .tp_basicsize = sizeof(Snapshot),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = snapshot_dealloc,
+    .tp_finalize = snapshot_finalize,
+    .tp_repr = snapshot_repr,
+    .tp_as_mapping = &snapshot_mapping,
+    .tp_methods = snapshot_methods,
+    .tp_members = snapshot_members,
+};
+
+/* ---- making one, for Stage ------------------------------------------------------------ */
+
+static PyObject *open_snapshot(PyObject *self, bool managed)
+{
+    cbd_snapshot *snapshot;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_snapshot_open(((Stage *)self)->stage, &snapshot, &error);
+    Py_END_ALLOW_THREADS
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    PyObject *object = snapshot_new((Stage *)self, snapshot);
+    if (object != NULL)
+        ((Snapshot *)object)->managed = managed;
+    return object;
+}
+
+PyObject *stage_snapshot(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return open_snapshot(self, false);
+}
+
+PyObject *stage_managed_snapshot(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return open_snapshot(self, true);
+}

@@ -1,0 +1,333 @@
+/* Stage: connecting, what it tells about itself, waiting for the next epoch, strings. */
+#include "native.h"
+
+/* Never without the GIL: a string from cbd_resolve is borrowed until the stage is
+ * closed, and is copied with the GIL held. Closing waits for nobody. */
+static void close_stage(Stage *self)
+{
+    if (self->closed)
+        return;
+    self->closed = true;
+    cbd_stage_close(self->stage);
+}
+
+static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"name", "client_name", "guard", "read_only", "timeout", NULL};
+    PyObject *name = Py_None, *client_name = Py_None, *guard = Py_None, *timeout = Py_None;
+    int read_only = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OOpO:Stage", names, &name, &client_name, &guard, &read_only,
+                                     &timeout))
+        return NULL;
+    cbd_connect_options options = {.language = CBD_LANGUAGE_PYTHON, .read_only = (uint32_t)read_only};
+    const char *text = NULL;
+    if (name != Py_None && (text = convert_text(name, "name")) == NULL)
+        return NULL;
+    if (client_name != Py_None && (options.client_name = convert_text(client_name, "client_name")) == NULL)
+        return NULL;
+    int guarded = guard == Py_None ? 0 : PyObject_IsTrue(guard);
+    if (guarded < 0 || convert_timeout(timeout, &options.timeout_ns) < 0)
+        return NULL;
+    options.guard = (uint32_t)guarded;
+    if (timeout == Py_None)
+        options.timeout_ns = 0;
+
+    Stage *self = (Stage *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->closed = true;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_connect(text, &options, &self->stage, &error);
+    Py_END_ALLOW_THREADS
+    if (status != CBD_STATUS_OK) {
+        Py_DECREF(self);
+        return raise_error(status, &error);
+    }
+    self->closed = false;
+    return (PyObject *)self;
+}
+
+static void stage_finalize(PyObject *self)
+{
+    Stage *stage = (Stage *)self;
+    if (stage->closed)
+        return;
+    bool foreign = cbd_stage_is_foreign(stage->stage) != 0;
+    close_stage(stage);
+    if (!foreign)
+        warn_dropped(self, "a stage was not closed");
+}
+
+static void stage_dealloc(PyObject *self)
+{
+    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+        return;
+    Stage *stage = (Stage *)self;
+    if (stage->weakrefs != NULL)
+        PyObject_ClearWeakRefs(self);
+    cbd_stage_release(stage->stage);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *stage_close(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    close_stage((Stage *)self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stage_begin(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return Py_NewRef(self);
+}
+
+static PyObject *stage_end(PyObject *self, PyObject *Py_UNUSED(args))
+{
+    return stage_close(self, NULL);
+}
+
+/* ---- what it tells ------------------------------------------------------------------- */
+
+static PyObject *stage_info(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    cbd_stage_info info;
+    cbd_error error;
+    cbd_status status = cbd_stage_get_info(((Stage *)self)->stage, &info, &error);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    return Py_BuildValue(
+        "{s:s,s:s,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:s,s:(II)}", "name", info.name, "host", info.host,
+        "generation", info.generation, "incarnation", info.incarnation, "broker_incarnation", info.broker_incarnation,
+        "started_ns", info.started_ns, "features", info.features, "epoch", info.epoch, "pinned_bytes",
+        info.pinned_bytes, "pinned_bytes_max", info.pinned_bytes_max, "memory_bytes_max", info.memory_bytes_max,
+        "unsealed_bytes_max", info.unsealed_bytes_max, "retain", info.retain_default, "handoff",
+        info.handoff_default == CBD_HANDOFF_COPY ? "copy" : "adopt", "abi_version", info.abi_version >> 16,
+        info.abi_version & 0xffff);
+}
+
+static PyObject *attribute_object(const cbd_attribute_info *info)
+{
+    const cbd_schema *schema = &info->schema;
+    return Py_BuildValue(
+        "{s:s#,s:I,s:N,s:N,s:N,s:O,s:K,s:I,s:s,s:K,s:K,s:K,s:K,s:K}", "name", info->name, (Py_ssize_t)info->name_bytes,
+        "column", info->column, "dtype", dtype_object(schema->code, schema->bits, schema->lanes), "row_shape",
+        shape_object(schema->row_shape, schema->row_ndim), "semantic", semantic_object(schema->semantic), "is_array",
+        schema->kind == CBD_KIND_ARRAY ? Py_True : Py_False, "row_bytes", info->row_bytes, "retain", info->retain,
+        "handoff", info->handoff == CBD_HANDOFF_COPY ? "copy" : "adopt", "version_count", info->version_count,
+        "adopted_count", info->adopted_count, "scattered_count", info->scattered_count, "adopt_refused_count",
+        info->adopt_refused_count, "copied_bytes", info->copied_bytes);
+}
+
+static PyObject *stage_attributes(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    PyObject *list = PyList_New(0);
+    for (uint32_t column = 1; list != NULL; column++) {
+        cbd_attribute_info info;
+        cbd_error error;
+        cbd_status status = cbd_attribute_at(((Stage *)self)->stage, column, &info, &error);
+        if (status == CBD_STATUS_END)
+            return list;
+        PyObject *item = status == CBD_STATUS_OK ? attribute_object(&info) : raise_error(status, &error);
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return NULL;
+}
+
+static PyObject *stage_write_floor(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"name", NULL};
+    PyObject *name = Py_None;
+    const char *text = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:write_floor", names, &name) ||
+        (name != Py_None && (text = convert_text(name, "name")) == NULL))
+        return NULL;
+    uint64_t floor;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_write_floor(((Stage *)self)->stage, text, &floor, &error);
+    Py_END_ALLOW_THREADS
+    return status == CBD_STATUS_OK ? PyLong_FromUnsignedLongLong(floor) : raise_error(status, &error);
+}
+
+static PyObject *stage_follow(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"after", "timeout", NULL};
+    PyObject *from = Py_None, *timeout = Py_None;
+    cbd_stage *stage = ((Stage *)self)->stage;
+    uint64_t after, timeout_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO:follow", names, &from, &timeout))
+        return NULL;
+    if (from == Py_None)
+        after = cbd_epoch(stage);
+    else if (convert_u64(from, "after", &after) < 0)
+        return NULL;
+    if (convert_timeout(timeout, &timeout_ns) < 0)
+        return NULL;
+
+    uint64_t deadline = deadline_after(timeout_ns), epoch;
+    cbd_error error;
+    for (;;) {
+        cbd_status status;
+        uint64_t turn = timeout_ns == 0 ? 0 : turn_before(deadline);
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_follow(stage, after, turn, &epoch, &error);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() < 0)
+            return NULL;
+        if (status == CBD_STATUS_OK)
+            return PyLong_FromUnsignedLongLong(epoch);
+        if (status != CBD_STATUS_TIMEOUT)
+            return raise_error(status, &error);
+        if (turn == 0)
+            return raise_format(status, "the epoch is still %llu after %.3g s, waiting for one above %llu",
+                                (unsigned long long)epoch, (double)timeout_ns / 1e9, (unsigned long long)after);
+    }
+}
+
+/* ---- strings and queries ---------------------------------------------------------------- */
+
+static PyObject *resolve(cbd_stage *stage, PyObject *from)
+{
+    uint64_t id;
+    const char *text;
+    size_t length;
+    cbd_error error;
+    if (convert_u64(from, "id", &id) < 0)
+        return NULL;
+    cbd_status status = cbd_resolve(stage, id, &text, &length, &error);
+    return status == CBD_STATUS_OK ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "replace")
+                                   : raise_error(status, &error);
+}
+
+static PyObject *stage_resolve(PyObject *self, PyObject *ids)
+{
+    cbd_stage *stage = ((Stage *)self)->stage;
+    if (PyIndex_Check(ids) && !PySequence_Check(ids))
+        return resolve(stage, ids);
+    PyObject *iterator = PyObject_GetIter(ids), *list = iterator == NULL ? NULL : PyList_New(0);
+    while (list != NULL) {
+        PyObject *id = PyIter_Next(iterator);
+        if (id == NULL) {
+            if (PyErr_Occurred())
+                Py_CLEAR(list);
+            break;
+        }
+        PyObject *text = resolve(stage, id);
+        if (text == NULL || PyList_Append(list, text) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(text);
+        Py_DECREF(id);
+    }
+    Py_XDECREF(iterator);
+    return list;
+}
+
+static PyObject *stage_intern(PyObject *self, PyObject *args)
+{
+    int paths;
+    PyObject *from;
+    struct texts texts;
+    if (!PyArg_ParseTuple(args, "pO:intern", &paths, &from) || texts_open(&texts, from, "texts", true) < 0)
+        return NULL;
+    bool single = PyUnicode_Check(from) != 0;
+    uint64_t *ids = PyMem_New(uint64_t, texts.count + 1);
+    PyObject *result = NULL;
+    if (ids == NULL) {
+        PyErr_NoMemory();
+    } else {
+        cbd_error error;
+        cbd_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_intern(((Stage *)self)->stage, paths, texts.texts, texts.lengths, texts.count, ids, &error);
+        Py_END_ALLOW_THREADS
+        if (status != CBD_STATUS_OK)
+            raise_error(status, &error);
+        else if (single)
+            result = PyLong_FromUnsignedLongLong(ids[0]);
+        else
+            result = array_of_copy(ids, texts.count, CBD_DTYPE_UINT, 64);
+    }
+    PyMem_Free(ids);
+    texts_close(&texts);
+    return result;
+}
+
+static PyObject *stage_query_from_path_list(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"paths", NULL};
+    PyObject *paths;
+    struct texts texts;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:query_from_path_list", names, &paths) ||
+        texts_open(&texts, paths, "paths", false) < 0)
+        return NULL;
+    cbd_query *query;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_query_from_path_list(((Stage *)self)->stage, texts.texts, texts.lengths, texts.count, &query, &error);
+    Py_END_ALLOW_THREADS
+    texts_close(&texts);
+    return status == CBD_STATUS_OK ? query_new((Stage *)self, query) : raise_error(status, &error);
+}
+
+/* ---- the type ----------------------------------------------------------------------------- */
+
+static PyObject *stage_epoch(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(cbd_epoch(((Stage *)self)->stage));
+}
+
+static PyObject *stage_closed(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((Stage *)self)->closed);
+}
+
+static PyObject *stage_alive(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(!((Stage *)self)->closed && cbd_stage_is_alive(((Stage *)self)->stage));
+}
+
+static PyGetSetDef stage_getset[] = {
+    {"epoch", stage_epoch, NULL, "The newest epoch; 0: nothing was sealed, or the stage is closed.", NULL},
+    {"closed", stage_closed, NULL, "True after close().", NULL},
+    {"alive", stage_alive, NULL, "True while the session runs, as far as is known without asking.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef stage_methods[] = {
+    {"close", stage_close, METH_NOARGS,
+     "close()\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views stay valid."},
+    {"__enter__", stage_begin, METH_NOARGS, NULL},
+    {"__exit__", stage_end, METH_VARARGS, NULL},
+    {"info", stage_info, METH_NOARGS, "info()\n--\n\nWhat the stage tells about itself and this client, a dict."},
+    {"attributes", stage_attributes, METH_NOARGS,
+     "attributes()\n--\n\nA dict for each attribute: name, dtype, row_shape, semantic, settings and counters."},
+    {"write_floor", (PyCFunction)(void (*)(void))stage_write_floor, METH_VARARGS | METH_KEYWORDS,
+     "write_floor(name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
+    {"follow", (PyCFunction)(void (*)(void))stage_follow, METH_VARARGS | METH_KEYWORDS,
+     "follow(after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
+     "timeout: seconds; None: for ever; 0: looks once. Raises Timeout, SessionEnded."},
+    {"query_from_path_list", (PyCFunction)(void (*)(void))stage_query_from_path_list, METH_VARARGS | METH_KEYWORDS,
+     "query_from_path_list(paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
+     "starts with '/'. Waits for the broker. Raises InvalidArgument, which names the path."},
+    {"_resolve", stage_resolve, METH_O, NULL},
+    {"_intern", stage_intern, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Stage_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard._native.Stage",
+    .tp_doc = "A session with a stage; see callboard.Stage.",
+    .tp_basicsize = sizeof(Stage),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = stage_new,
+    .tp_dealloc = stage_dealloc,
+    .tp_finalize = stage_finalize,
+    .tp_methods = stage_methods,
+    .tp_getset = stage_getset,
+    .tp_weaklistoffset = offsetof(Stage, weakrefs),
+};

@@ -1,0 +1,404 @@
+/* View: an array in shared memory, with what is known of it. NumPy looks at it through
+ * the buffer protocol, everybody else through DLPack (dlpack.c). */
+#include "native.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <structmember.h>
+
+static char nothing[1]; /* where a view without bytes points to */
+
+View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t code, uint8_t bits, int ndim,
+               const int64_t *shape)
+{
+    if (lease == NULL)
+        return (View *)PyErr_NoMemory();
+    View *view = PyObject_New(View, &View_Type);
+    if (view == NULL) {
+        lease_drop(lease);
+        return NULL;
+    }
+    view->lease = lease;
+    view->data = data == NULL ? nothing : (void *)data;
+    view->readonly = readonly;
+    view->code = code;
+    view->bits = bits;
+    view->ndim = ndim;
+    view->item_bytes = bits / 8;
+    view->length_bytes = view->item_bytes;
+    for (int i = ndim - 1; i >= 0; i--) {
+        view->shape[i] = (Py_ssize_t)shape[i];
+        /* As NumPy has it: an empty dimension does not make the strides of the others 0. */
+        view->strides[i] = i == ndim - 1 ? view->item_bytes
+                                         : view->strides[i + 1] * (view->shape[i + 1] > 0 ? view->shape[i + 1] : 1);
+        view->length_bytes *= view->shape[i];
+    }
+    view->attribute = NULL;
+    view->semantic = 0;
+    view->ordinal = view->epoch = view->floor = view->stamp_ns = 0;
+    view->weakrefs = NULL;
+    return view;
+}
+
+static void view_dealloc(PyObject *self)
+{
+    View *view = (View *)self;
+    if (view->weakrefs != NULL)
+        PyObject_ClearWeakRefs(self);
+    lease_drop(view->lease);
+    Py_XDECREF(view->attribute);
+    PyObject_Free(self);
+}
+
+View *view_flat(View *view)
+{
+    if (view == NULL)
+        return NULL;
+    int64_t count = view->length_bytes / view->item_bytes;
+    lease_retain(view->lease);
+    View *flat = view_new(view->lease, view->data, view->readonly, view->code, view->bits, 1, &count);
+    Py_DECREF(view);
+    return flat;
+}
+
+PyObject *view_array(View *view)
+{
+    if (view == NULL)
+        return NULL;
+    PyObject *asarray = numpy_function("asarray");
+    if (asarray == NULL)
+        return PyErr_Occurred() ? (Py_DECREF(view), NULL) : (PyObject *)view;
+    PyObject *array = PyObject_CallOneArg(asarray, (PyObject *)view);
+    Py_DECREF(asarray);
+    Py_DECREF(view);
+    return array;
+}
+
+PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits)
+{
+    size_t bytes = n * (bits / 8);
+    void *copy = malloc(bytes > 0 ? bytes : 1);
+    if (copy != NULL && bytes > 0)
+        memcpy(copy, data, bytes);
+    int64_t shape = (int64_t)n;
+    return view_array(view_new(lease_of_memory(copy), copy, true, code, bits, 1, &shape));
+}
+
+/* ---- the buffer protocol ------------------------------------------------------- */
+
+/* The struct module's letter; types that it does not know show their bits as integers. */
+static const char *view_format(const View *view)
+{
+    static const char *const ints[] = {"b", "h", "i", "q"}, *const uints[] = {"B", "H", "I", "Q"};
+    int power = view->bits == 8 ? 0 : view->bits == 16 ? 1 : view->bits == 32 ? 2 : 3;
+    switch (view->code) {
+    case CBD_DTYPE_INT:
+        return ints[power];
+    case CBD_DTYPE_FLOAT:
+        return power == 1 ? "e" : power == 2 ? "f" : "d";
+    case CBD_DTYPE_COMPLEX:
+        return view->bits == 64 ? "Zf" : "Zd";
+    case CBD_DTYPE_BOOL:
+        return "?";
+    default:
+        return uints[power];
+    }
+}
+
+static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
+{
+    View *view = (View *)self;
+    buffer->obj = NULL;
+    if ((flags & PyBUF_WRITABLE) && view->readonly) {
+        PyErr_SetString(PyExc_BufferError, "this view is read-only: others look at the same memory");
+        return -1;
+    }
+    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && view->ndim > 1) {
+        PyErr_SetString(PyExc_BufferError, "this view is row-major");
+        return -1;
+    }
+    buffer->buf = view->data;
+    buffer->len = view->length_bytes;
+    buffer->itemsize = view->item_bytes;
+    buffer->readonly = view->readonly;
+    buffer->ndim = view->ndim;
+    buffer->format = (flags & PyBUF_FORMAT) ? (char *)view_format(view) : NULL;
+    buffer->shape = (flags & PyBUF_ND) ? view->shape : NULL;
+    buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? view->strides : NULL;
+    buffer->suboffsets = NULL;
+    buffer->internal = NULL;
+    buffer->obj = Py_NewRef(self);
+    return 0;
+}
+
+static PyBufferProcs view_buffer = {view_getbuffer, NULL};
+
+/* ---- as an array ----------------------------------------------------------------------- */
+
+/* The NumPy array, or without NumPy a memoryview. */
+static PyObject *view_plain(PyObject *self)
+{
+    PyObject *array = view_array((View *)Py_NewRef(self));
+    if (array != self)
+        return array;
+    Py_DECREF(array);
+    return PyMemoryView_FromObject(self);
+}
+
+static PyObject *view_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    PyObject *array = view_array((View *)Py_NewRef(self));
+    if (array == self) {
+        Py_DECREF(array);
+        PyErr_SetString(PyExc_ImportError, "NumPy is not installed");
+        return NULL;
+    }
+    return array;
+}
+
+static PyObject *view_as_array(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"dtype", "copy", NULL};
+    PyObject *dtype = Py_None, *copy = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO", names, &dtype, &copy))
+        return NULL;
+    int wanted = copy == Py_None ? 0 : PyObject_IsTrue(copy);
+    if (wanted < 0)
+        return NULL;
+    PyObject *array = view_numpy(self, NULL);
+    if (array == NULL || (dtype == Py_None && !wanted))
+        return array;
+    PyObject *has = PyObject_GetAttrString(array, "dtype");
+    int same = has == NULL ? -1 : dtype == Py_None ? 1 : PyObject_RichCompareBool(has, dtype, Py_EQ);
+    PyObject *result = NULL;
+    if (same > 0 && !wanted)
+        result = Py_NewRef(array);
+    else if (same == 0 && copy == Py_False)
+        PyErr_SetString(PyExc_ValueError, "another dtype needs a copy, and copy=False forbids it");
+    else if (same >= 0)
+        result = PyObject_CallMethod(array, "astype", "O", dtype == Py_None ? has : dtype);
+    Py_XDECREF(has);
+    Py_DECREF(array);
+    return result;
+}
+
+static PyObject *view_torch(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"copy", NULL};
+    int copy = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$p", names, &copy))
+        return NULL;
+    PyObject *torch = PyImport_ImportModule("torch.utils.dlpack");
+    if (torch == NULL)
+        return NULL;
+    PyObject *capsule, *result = NULL;
+    if (copy) {
+        PyObject *none = PyTuple_New(0), *options = Py_BuildValue("{s:O}", "copy", Py_True);
+        capsule = none == NULL || options == NULL ? NULL : view_dlpack(self, none, options);
+        Py_XDECREF(none);
+        Py_XDECREF(options);
+    } else {
+        capsule = view_capsule_writable((View *)self);
+    }
+    if (capsule != NULL)
+        result = PyObject_CallMethod(torch, "from_dlpack", "O", capsule);
+    Py_XDECREF(capsule);
+    Py_DECREF(torch);
+    return result;
+}
+
+static PyObject *view_item(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    View *view = (View *)self;
+    if (view->length_bytes != view->item_bytes) {
+        PyErr_Format(PyExc_ValueError, "item() needs one value, this view has %zd",
+                     view->length_bytes / view->item_bytes);
+        return NULL;
+    }
+    View *one = view_new((lease_retain(view->lease), view->lease), view->data, true, view->code, view->bits, 0, NULL);
+    PyObject *plain = one == NULL ? NULL : view_plain((PyObject *)one);
+    Py_XDECREF(one);
+    PyObject *empty = plain == NULL ? NULL : PyTuple_New(0);
+    PyObject *value = empty == NULL ? NULL : PyObject_GetItem(plain, empty);
+    Py_XDECREF(empty);
+    Py_XDECREF(plain);
+    if (value != NULL && PyObject_HasAttrString(value, "item")) /* a scalar of NumPy */
+        Py_SETREF(value, PyObject_CallMethod(value, "item", NULL));
+    return value;
+}
+
+static PyObject *view_float(PyObject *self)
+{
+    PyObject *item = view_item(self, NULL);
+    PyObject *number = item == NULL ? NULL : PyNumber_Float(item);
+    Py_XDECREF(item);
+    return number;
+}
+
+static PyObject *view_int(PyObject *self)
+{
+    PyObject *item = view_item(self, NULL);
+    PyObject *number = item == NULL ? NULL : PyNumber_Long(item);
+    Py_XDECREF(item);
+    return number;
+}
+
+static int view_bool(PyObject *self)
+{
+    PyObject *plain = view_plain(self);
+    int truth = -1;
+    if (plain != NULL && PyMemoryView_Check(plain)) {
+        PyObject *item = view_item(self, NULL);
+        truth = item == NULL ? -1 : PyObject_IsTrue(item);
+        Py_XDECREF(item);
+    } else if (plain != NULL) {
+        truth = PyObject_IsTrue(plain); /* NumPy's own answer, and its refusal */
+    }
+    Py_XDECREF(plain);
+    return truth;
+}
+
+static Py_ssize_t view_length(PyObject *self)
+{
+    View *view = (View *)self;
+    if (view->ndim > 0)
+        return view->shape[0];
+    PyErr_SetString(PyExc_TypeError, "a view without dimensions has no length");
+    return -1;
+}
+
+static PyObject *view_subscript(PyObject *self, PyObject *key)
+{
+    PyObject *plain = view_plain(self);
+    PyObject *value = plain == NULL ? NULL : PyObject_GetItem(plain, key);
+    Py_XDECREF(plain);
+    return value;
+}
+
+static int view_assign(PyObject *self, PyObject *key, PyObject *value)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "elements of a view cannot be deleted");
+        return -1;
+    }
+    PyObject *plain = view_plain(self);
+    int result = plain == NULL ? -1 : PyObject_SetItem(plain, key, value);
+    Py_XDECREF(plain);
+    return result;
+}
+
+static PyObject *view_iter(PyObject *self)
+{
+    PyObject *plain = view_plain(self);
+    PyObject *iterator = plain == NULL ? NULL : PyObject_GetIter(plain);
+    Py_XDECREF(plain);
+    return iterator;
+}
+
+static PyNumberMethods view_number = {.nb_float = view_float, .nb_int = view_int, .nb_bool = view_bool};
+static PyMappingMethods view_mapping = {view_length, view_subscript, view_assign};
+
+/* ---- what is known of it ------------------------------------------------------------------ */
+
+static PyObject *view_shape(PyObject *self, void *Py_UNUSED(closure))
+{
+    return shape_object(((View *)self)->shape, ((View *)self)->ndim);
+}
+
+static PyObject *view_strides(PyObject *self, void *Py_UNUSED(closure))
+{
+    return shape_object(((View *)self)->strides, ((View *)self)->ndim);
+}
+
+static PyObject *view_dtype(PyObject *self, void *Py_UNUSED(closure))
+{
+    return dtype_object(((View *)self)->code, ((View *)self)->bits, 1);
+}
+
+static PyObject *view_size(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(((View *)self)->length_bytes / ((View *)self)->item_bytes);
+}
+
+static PyObject *view_semantic(PyObject *self, void *Py_UNUSED(closure))
+{
+    return semantic_object(((View *)self)->semantic);
+}
+
+static PyObject *view_attribute(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *attribute = ((View *)self)->attribute;
+    return Py_NewRef(attribute == NULL ? Py_None : attribute);
+}
+
+static PyObject *view_repr(PyObject *self)
+{
+    View *view = (View *)self;
+    PyObject *dtype = view_dtype(self, NULL), *shape = view_shape(self, NULL), *name = view_attribute(self, NULL);
+    PyObject *text = NULL;
+    if (dtype != NULL && shape != NULL)
+        text = PyUnicode_FromFormat("<callboard.View of %R: %S %S%s, ordinal %llu, epoch %llu>", name, dtype, shape,
+                                    view->readonly ? "" : ", writable", (unsigned long long)view->ordinal,
+                                    (unsigned long long)view->epoch);
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    Py_DECREF(name);
+    return text;
+}
+
+static PyGetSetDef view_getset[] = {
+    {"shape", view_shape, NULL, "The extents, a tuple.", NULL},
+    {"strides", view_strides, NULL, "The steps in bytes, a tuple; always compact and row-major.", NULL},
+    {"dtype", view_dtype, NULL, "The element type, a callboard.DType of one lane: lanes are the last dimension.", NULL},
+    {"size", view_size, NULL, "The number of elements.", NULL},
+    {"semantic", view_semantic, NULL, "What the numbers stand for, a callboard.Semantic.", NULL},
+    {"attribute", view_attribute, NULL, "The attribute's name, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef view_members[] = {
+    {"ndim", T_INT, offsetof(View, ndim), READONLY, "The number of dimensions."},
+    {"itemsize", T_PYSSIZET, offsetof(View, item_bytes), READONLY, "Bytes of one element."},
+    {"nbytes", T_PYSSIZET, offsetof(View, length_bytes), READONLY, "Bytes of all elements."},
+    {"readonly", T_BOOL, offsetof(View, readonly), READONLY, "False for memory of a map session."},
+    {"ordinal", T_ULONGLONG, offsetof(View, ordinal), READONLY, "The highest ordinal written in this version."},
+    {"epoch", T_ULONGLONG, offsetof(View, epoch), READONLY, "The epoch it was read at."},
+    {"floor", T_ULONGLONG, offsetof(View, floor), READONLY, "The attribute's write floor at that epoch."},
+    {"stamp_ns", T_ULONGLONG, offsetof(View, stamp_ns), READONLY, "The time of its seal, ns since 1970."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef view_methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_VARARGS | METH_KEYWORDS,
+     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "The view as a DLPack capsule, which keeps the data. Read-only data needs max_version >= (1, 0)\n"
+     "or copy=True, else BufferError: the legacy capsule could not say that it is read-only."},
+    {"__dlpack_device__", view_dlpack_device, METH_NOARGS, "__dlpack_device__()\n--\n\nAlways (1, 0): host memory."},
+    {"__array__", (PyCFunction)(void (*)(void))view_as_array, METH_VARARGS | METH_KEYWORDS,
+     "__array__(dtype=None, copy=None)\n--\n\nA NumPy array; the same memory where that is possible."},
+    {"numpy", view_numpy, METH_NOARGS,
+     "numpy()\n--\n\nA numpy.ndarray over the same memory, which it keeps. Read-only as the view is."},
+    {"torch", (PyCFunction)(void (*)(void))view_torch, METH_VARARGS | METH_KEYWORDS,
+     "torch(*, copy=True)\n--\n\nA torch.Tensor. PyTorch knows no read-only tensors: with copy=False a write to it\n"
+     "stops the process or, in a map session, lands in the mapped memory."},
+    {"item", view_item, METH_NOARGS, "item()\n--\n\nThe one value, as a number of Python."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject View_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.View",
+    .tp_doc = "An array in shared memory. Keeps its data as long as it, or anything made from it, lives: also after\n"
+              "its group, snapshot or stage is gone. numpy.asarray, memoryview and DLPack share the memory.",
+    .tp_basicsize = sizeof(View),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = view_dealloc,
+    .tp_repr = view_repr,
+    .tp_iter = view_iter,
+    .tp_as_number = &view_number,
+    .tp_as_mapping = &view_mapping,
+    .tp_as_buffer = &view_buffer,
+    .tp_methods = view_methods,
+    .tp_members = view_members,
+    .tp_getset = view_getset,
+    .tp_weaklistoffset = offsetof(View, weakrefs),
+};

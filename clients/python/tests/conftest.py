@@ -1,0 +1,136 @@
+"""A broker for the tests that need one: the real program, with memory and sockets in a temporary directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import callboard as cb
+import pytest
+
+BINARY = Path(os.environ.get("CALLBOARD_BIN") or Path(__file__).parents[3] / "bin" / "callboard")
+
+
+class Broker:
+    """One running broker and how to reach it."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        if not BINARY.exists():
+            pytest.fail(f"{BINARY} does not exist: build it with `make build`, or name it in $CALLBOARD_BIN")
+        self.name = "pytest"
+        self.runtime = directory / "run"
+        self.runtime.mkdir(mode=0o700)
+        (directory / "shm").mkdir(mode=0o700)
+        self.environment = {**os.environ, "CALLBOARD_RUNTIME_DIR": str(self.runtime), "CALLBOARD_STAGE": self.name}
+        self.log = directory / "log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [BINARY, "serve", "--stage", self.name, "--shm-dir", str(directory / "shm"), *options],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.connect().close()
+                return
+            except cb.NotFound:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    pytest.fail(f"the broker did not start:\n{self.log.read_text()}")
+                time.sleep(0.02)
+
+    def connect(self, **options: object) -> cb.Stage:
+        """A session with this broker; the caller closes it."""
+        before = os.environ.get("CALLBOARD_RUNTIME_DIR")
+        os.environ["CALLBOARD_RUNTIME_DIR"] = str(self.runtime)
+        try:
+            return cb.connect(self.name, **options)  # type: ignore[arg-type]
+        finally:
+            if before is None:
+                del os.environ["CALLBOARD_RUNTIME_DIR"]
+            else:
+                os.environ["CALLBOARD_RUNTIME_DIR"] = before
+
+    def python(self, program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Runs a program in a fresh interpreter that finds this broker by its environment."""
+        return subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def freeze(self) -> None:
+        """Stops all its threads, and returns when they stand; thaw() lets them go on."""
+        pid = self.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        while any(f.read_text().rpartition(")")[2].split()[0] != "T" for f in Path(f"/proc/{pid}/task").glob("*/stat")):
+            assert time.monotonic() < deadline, "the broker does not stop"
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker that most tests share. Nobody seals with scope ALL on it: that would reach every test's attributes."""
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Starts brokers for one test, which may end them as it likes."""
+    brokers: list[Broker] = []
+
+    def start(*options: str) -> Broker:
+        directory = tmp_path / str(len(brokers))
+        directory.mkdir()
+        brokers.append(Broker(directory, *options))
+        return brokers[-1]
+
+    yield start
+    for broker in brokers:
+        broker.stop()
+
+
+@pytest.fixture
+def stage(broker: Broker) -> Iterator[cb.Stage]:
+    """A session of this test."""
+    with broker.connect(client_name="test") as stage:
+        yield stage
+
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    """An attribute that no other test uses."""
+    return f"attribute/{next(_numbers)}"
+
+
+def seal(stage: cb.Stage, ordinal: int, *names: str) -> cb.Op:
+    """Seals these attributes and waits for it."""
+    return stage.advance_write_floor(ordinal, scope=cb.Scope.INCLUDE, attributes=names).wait()

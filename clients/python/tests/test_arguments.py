@@ -1,0 +1,188 @@
+"""Arguments of the wrong type or size: refused in Python, naming the argument, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import callboard as cb
+import numpy as np
+import pytest
+from conftest import seal
+
+Call = Callable[[cb.Stage, cb.Query, str, Any], Any]
+
+ORDINAL_CALLS: dict[str, Call] = {
+    "write": lambda s, q, name, o: s.write_attribute(q, name, np.zeros(2), ordinal=o),
+    "writes": lambda s, q, name, o: s.write_attributes(q, {name: np.zeros(2)}, ordinal=o),
+    "map": lambda s, q, name, o: s.map_attribute(q, name, dtype="f8", ordinal=o),
+    "seal": lambda s, q, name, o: s.advance_write_floor(o, scope=cb.Scope.INCLUDE, attributes=[name]),
+}
+
+
+@pytest.fixture
+def query(stage: cb.Stage) -> Any:
+    with stage.query_from_path_list(["/a", "/b"]) as query:
+        yield query
+
+
+@pytest.mark.parametrize("call", ORDINAL_CALLS.values(), ids=ORDINAL_CALLS)
+@pytest.mark.parametrize("ordinal", [5.25, 5.0, "5", None, np.float64(5), [5], b"5"], ids=repr)
+def test_ordinals_are_integers(stage: cb.Stage, query: cb.Query, name: str, call: Call, ordinal: object) -> None:
+    """behaviour 308: a double has 53 bits, so 5.0 is refused as well"""
+    with pytest.raises(TypeError, match="ordinal"):
+        call(stage, query, name, ordinal)
+    assert name not in [a["name"] for a in stage.attributes()]
+
+
+@pytest.mark.parametrize("call", ORDINAL_CALLS.values(), ids=ORDINAL_CALLS)
+@pytest.mark.parametrize("ordinal", [-1, 2**64, -(2**70)])
+def test_ordinals_fit_64_bits(stage: cb.Stage, query: cb.Query, name: str, call: Call, ordinal: int) -> None:
+    """behaviour 310"""
+    with pytest.raises(ValueError, match="ordinal must be from 0") as caught:
+        call(stage, query, name, ordinal)
+    assert not isinstance(caught.value, cb.CallboardError)
+
+
+def test_numpy_integers_and_the_largest_ordinal_work(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    """behaviour 100, 308"""
+    stage.write_attribute(query, name, np.zeros(2), ordinal=np.uint8(3)).wait()
+    assert seal(stage, np.int64(3), name).floor == 3  # type: ignore[arg-type]
+    stage.write_attribute(query, name, np.zeros(2), ordinal=2**64 - 2).wait()
+    assert seal(stage, 2**64 - 2, name).floor == 2**64 - 2
+
+
+@pytest.mark.parametrize("attribute", [1, 1.75, b"pose", None, np.str_])
+def test_attribute_names_are_strings(stage: cb.Stage, query: cb.Query, attribute: object) -> None:
+    """behaviour 309: and no column appears"""
+    before = stage.attributes()
+    for call in (
+        lambda: stage.write_attribute(query, attribute, np.zeros(2), ordinal=1),
+        lambda: stage.publish(attribute, np.zeros(2)),
+        lambda: stage.map(attribute, shape=(2,), dtype="f4"),
+        lambda: stage.read_attributes(query, [attribute]),
+        lambda: stage.latest(attribute),
+        lambda: stage.declare(attribute, dtype="f4"),
+        lambda: stage.advance_write_floor(1, scope=cb.Scope.INCLUDE, attributes=[attribute]),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert stage.attributes() == before
+
+
+@pytest.mark.parametrize("attribute", ["", "a\0b", "@path", "x" * 1025])
+def test_names_that_cannot_be(stage: cb.Stage, query: cb.Query, attribute: str) -> None:
+    """behaviour 273"""
+    with pytest.raises((ValueError, cb.NotSupported)):
+        stage.write_attribute(query, attribute, np.zeros(2), ordinal=1)
+
+
+def test_paths_are_a_list_of_strings_that_start_with_a_slash(stage: cb.Stage) -> None:
+    """behaviour 231: one string is a list of letters, and never meant"""
+    for paths in ("/World", 3, None, [1], ["/a", b"/b"]):
+        with pytest.raises(TypeError, match="paths"):
+            stage.query_from_path_list(paths)  # type: ignore[arg-type]
+    with pytest.raises(cb.InvalidArgument, match="World"):
+        stage.query_from_path_list(["/a", "World"])
+    with stage.query_from_path_list(f"/p{i}" for i in range(3)) as q:
+        assert len(q) == 3
+
+
+def test_count_is_given_or_none(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    """behaviour 64, 65, 66, 310"""
+    stage.write_attribute(query, name, np.zeros(2), ordinal=1, count=cb.ALL).wait()
+    too_many = cb.InvalidArgument
+    for count, error in ((0, ValueError), (-1, ValueError), (2**32, ValueError), (1.0, TypeError), (3, too_many)):
+        with pytest.raises(error, match="count"):
+            stage.write_attribute(query, name, np.zeros(2), ordinal=1, count=count)  # type: ignore[arg-type]
+        with pytest.raises(error, match="count"):
+            stage.write_attributes(query, {name: cb.Write(np.zeros(2), count=count)}, ordinal=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mask": [3]}, "mask needs a count"),  # behaviour 69
+        ({"mask": [3], "index_map": [0, 1], "count": 2}, "together"),  # behaviour 81
+        ({"mask": [], "count": 2}, "0 words"),  # behaviour 84
+        ({"mask": [2**64], "count": 2}, "mask"),
+        ({"index_map": [2**32, 0]}, "index_map"),  # behaviour 89
+        ({"index_map": [-1, 0]}, "index_map"),
+        ({"index_map": [0], "count": 2}, "index_map has 1 entries, count is 2"),  # behaviour 90
+        ({"index_map": []}, "empty"),
+    ],
+)
+def test_selections_are_checked(
+    stage: cb.Stage, query: cb.Query, name: str, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        stage.write_attribute(query, name, np.zeros(2), ordinal=1, **options)
+
+
+def test_modes_and_scopes_are_known_and_semantics_may_be_newer(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    """behaviour 313"""
+    with pytest.raises(ValueError, match="prim_mode"):
+        stage.write_attribute(query, name, np.zeros(2), ordinal=1, prim_mode=2)
+    with pytest.raises(ValueError, match="scope"):
+        stage.advance_write_floor(1, scope=3)
+    with pytest.raises(ValueError, match="init"):
+        stage.map_attribute(query, name, dtype="f4", ordinal=1, init="ones")
+    with pytest.raises(ValueError, match="handoff"):
+        stage.declare(name, dtype="f4", handoff="move")
+    with pytest.raises(ValueError, match="semantic"):
+        stage.write_attribute(query, name, np.zeros(2), ordinal=1, semantic=-1)
+    with pytest.raises(cb.CallboardError):  # the stage's own answer, not a ValueError of an enum
+        stage.write_attribute(query, name, np.zeros(2), ordinal=1, semantic=9999)
+
+
+@pytest.mark.parametrize("timeout", ["1", [], np.zeros(3)])
+def test_timeouts_are_numbers(stage: cb.Stage, timeout: object) -> None:
+    with pytest.raises(TypeError):
+        stage.follow(timeout=timeout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), -0.001])
+def test_timeouts_are_not_negative(stage: cb.Stage, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        stage.follow(timeout=timeout)
+
+
+def test_what_this_version_lacks_says_so(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    stage.write_attribute(query, name, np.zeros(2), ordinal=1).wait()
+    seal(stage, 1, name)
+    text = "not part of this version"
+    for call in (
+        lambda: stage.query(cb.Has("pose"), cb.PathPrefix("/World/")),
+        lambda: stage.read_attributes(query, name, at=1),
+        lambda: stage.read_attributes(query, name, since=1),
+        lambda: stage.delete_attributes(query, [name], ordinal=2),
+        lambda: stage.map_attribute(query, name, ordinal=2, element_sizes=[4, 0]),
+        lambda: stage.map_attribute(query, name, ordinal=2, dtype="f8", is_array=True),
+        lambda: stage.write_attribute(query, name + "/new", np.zeros(2), ordinal=1, is_array=True),
+        lambda: stage.declare(name + "/new", dtype="f4", is_array=True),
+        lambda: stage.declare(name + "/new", dtype="f4", device="cuda:0"),
+    ):
+        with pytest.raises(cb.NotSupported, match=text) as caught:
+            call()
+        assert caught.value.code == cb.NotSupported.code
+    with pytest.raises(cb.NotSupported):
+        stage.write_attribute(query, name, np.zeros(2), ordinal=2, prim_mode=cb.PrimMode.INSERT).wait()
+    with stage.snapshot() as snapshot, pytest.raises(cb.NotSupported, match=text):
+        snapshot.read(query, [name], since=1)
+    with stage.read_attributes(query, name) as groups:
+        for group in groups:
+            with pytest.raises(cb.NotSupported, match=text):
+                _ = group.row_ordinals
+
+
+def test_a_query_of_another_type_or_stage(stage: cb.Stage, query: cb.Query, name: str, broker: Any) -> None:
+    for wrong in (None, ["/a"], 1):
+        with pytest.raises(TypeError, match="query"):
+            stage.read_attributes(wrong, [name])  # type: ignore[arg-type]
+    with broker.connect() as other, pytest.raises(cb.CallboardError):
+        other.write_attribute(query, name, np.zeros(2), ordinal=1)
+    query.release()
+    query.release()
+    for call in (lambda: len(query), lambda: query.prims, lambda: stage.read_attributes(query, [name])):
+        with pytest.raises(cb.InvalidHandle, match="released"):
+            call()

@@ -1,0 +1,317 @@
+"""Waiting: ops, follow and watch, without the GIL, until a signal, a timeout, or the end of the session."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import callboard as cb
+import numpy as np
+import pytest
+from conftest import Broker, seal
+
+
+def test_polling_is_no_failure(stage: cb.Stage, name: str) -> None:
+    """behaviour 206, 207, 209, 217"""
+    with stage.query_from_path_list(["/a"]) as q:
+        op = stage.write_attribute(q, name, np.zeros(1), ordinal=1)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                assert op.wait(0) is op
+                break
+            except cb.Timeout as error:
+                assert str(op.id) in str(error) and isinstance(error, TimeoutError)
+                assert time.monotonic() < deadline
+        assert op.done and op.wait(timeout=0) is op and op.wait() is op
+        op.release()
+        op.release()
+        for call in (op.wait, lambda: op.id):
+            with pytest.raises(cb.InvalidHandle):
+                call()
+        assert op.done  # what was learnt stays
+
+
+def test_an_ops_error_belongs_to_it(stage: cb.Stage, name: str) -> None:
+    """behaviour 211, 212: one unsealed ordinal per attribute, in this version"""
+    with stage.query_from_path_list(["/a"]) as q:
+        stage.write_attribute(q, name, np.zeros(1), ordinal=5)
+        op = stage.write_attribute(q, name, np.zeros(1), ordinal=6)
+        other = stage.write_attribute(q, name, np.ones(1), ordinal=5)
+        assert other.wait().done
+        for _ in range(2):
+            with pytest.raises(cb.QueueFull) as caught:
+                op.wait()
+            assert isinstance(caught.value, cb.OperationFailed) and caught.value.code == cb.QueueFull.code
+        assert op.done
+
+
+def test_follow_waits_with_the_gil_released(stage: cb.Stage, broker: Broker, name: str) -> None:
+    """field report E17"""
+    started, seen = threading.Event(), []
+    before = stage.epoch
+
+    def wait() -> None:
+        started.set()
+        seen.append(stage.follow(after=before, timeout=20))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait()
+    steps, begin = 0, time.monotonic()
+    while time.monotonic() - begin < 0.3:
+        steps += 1
+    assert thread.is_alive() and steps > 1000  # this thread went on
+    with broker.connect() as other:
+        other.publish(name, 1.0)
+    thread.join(10)
+    assert seen and seen[0] > before
+
+
+def test_follow_timeouts(stage: cb.Stage, name: str) -> None:
+    """behaviour 208"""
+    epoch = stage.publish(name, 1.0) and stage.epoch
+    assert stage.follow(after=epoch - 1, timeout=0) == epoch
+    begin = time.monotonic()
+    with pytest.raises(cb.Timeout, match=str(epoch)):
+        stage.follow(timeout=0)
+    assert time.monotonic() - begin < 0.09
+    with pytest.raises(cb.Timeout):
+        stage.follow(after=epoch, timeout=0.25)
+    assert 0.24 < time.monotonic() - begin < 3
+
+
+def test_watch_yields_one_consistent_snapshot_per_change(stage: cb.Stage, broker: Broker, name: str) -> None:
+    a, b, other = name + "/a", name + "/b", name + "/other"
+    ticks = 30
+    with stage.query_from_path_list(["/"]) as q:
+
+        def produce() -> None:
+            with broker.connect() as producer, producer.query_from_path_list(["/"]) as root:
+                for n in range(1, ticks + 1):
+                    producer.write_attribute(root, a, np.full(1, n), ordinal=n)
+                    producer.write_attribute(root, b, np.full((1, 3), n), ordinal=n)
+                    seal(producer, n, a, b)
+                    producer.publish(other, float(n))
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        last, kept = 0, []
+        for snapshot in stage.watch(a, b, timeout=20):
+            with snapshot.read(q, [a, b]) as read:
+                values = {group.array(0).ravel()[0] for group in read}
+            assert len(values) == 1  # never half a tick
+            value = int(values.pop())
+            assert value > last  # other attributes' seals are not ours
+            last = value
+            kept.append(snapshot)
+            if value == ticks:
+                break
+        thread.join()
+        assert int(kept[0][a]) <= int(kept[-1][a]) == ticks  # those that are kept stay valid
+
+
+def test_watch_starts_with_what_is_there(stage: cb.Stage, name: str) -> None:
+    stage.publish(name, 1.0)
+    watch = stage.watch(name, timeout=0)
+    assert float(next(watch)[name]) == 1.0
+    with pytest.raises(cb.Timeout):
+        next(watch)
+    watch = stage.watch(name, after=stage.epoch, timeout=5)
+    stage.publish(name, 2.0)
+    assert float(next(watch)[name]) == 2.0
+    assert next(stage.watch(timeout=5)).epoch == stage.epoch
+    with pytest.raises(TypeError):
+        stage.watch(1)  # type: ignore[arg-type]
+
+
+INTERRUPTED = """
+import sys
+import callboard as cb
+stage = cb.connect()
+query = stage.query_from_path_list(["/a"])
+stage.publish("interrupted", 1.0)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("waiting", flush=True)
+    WAIT
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "stage.follow()",
+        "next(stage.watch('never/written'))",
+        "stage.advance_write_floor(3).wait()",
+        "stage.publish('interrupted', 1.0)",
+        "stage.query_from_path_list(['/b'])",
+        "stage.map('interrupted')",
+        "stage.paths.intern('/c')",
+    ],
+)
+def test_every_wait_can_be_interrupted(new_broker: Callable[..., Broker], wait: str) -> None:
+    """The broker is stopped, so that nothing completes."""
+    broker = new_broker()
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED.replace("WAIT", wait)],
+        env=broker.environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout.readline() == "ready\n"
+            broker.freeze()
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "waiting\n"
+            time.sleep(0.3)
+            assert process.poll() is None
+            begin = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "interrupted\n"
+            assert time.monotonic() - begin < 2
+        finally:
+            broker.thaw()
+            process.kill()
+
+
+def test_close_ends_another_threads_wait(broker: Broker) -> None:
+    """field report E12"""
+    stage = broker.connect()
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            stage.follow()
+        except cb.CallboardError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.1)
+    stage.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(errors[0], cb.SessionEnded)
+
+
+def test_after_close_everything_says_so(broker: Broker, name: str) -> None:
+    """behaviour 174"""
+    stage = broker.connect()
+    query = stage.query_from_path_list(["/a"])
+    op = stage.write_attribute(query, name, np.zeros(1), ordinal=1).wait()
+    session = stage.map_attribute(query, name, ordinal=1)
+    array = session.array
+    stage.close()
+    stage.close()
+    assert stage.closed and not stage.alive and stage.epoch == 0
+    for call in (
+        lambda: stage.publish(name, 1.0),
+        lambda: stage.latest(name),
+        lambda: stage.follow(timeout=1),
+        lambda: stage.write_floor(name),
+        lambda: stage.query_from_path_list(["/b"]),
+        lambda: stage.read_attributes(query, name),
+        lambda: stage.snapshot(),
+        lambda: stage.info(),
+        lambda: stage.attributes(),
+        lambda: stage.paths.resolve(1),
+        lambda: stage.paths.intern("/c"),
+        lambda: stage.write_attribute(query, name, np.zeros(1), ordinal=2),
+        lambda: next(stage.watch(name)),
+        session.unmap_attribute,
+    ):
+        with pytest.raises(cb.SessionEnded):
+            call()
+    assert op.done and op.wait() is op
+    array[:] = 1  # still mapped
+    session.abort()
+    query.release()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_broker_that_goes_ends_waits_and_not_views(new_broker: Callable[..., Broker], how: int) -> None:
+    """behaviour 159, rule R4"""
+    broker = new_broker()
+    with broker.connect() as stage:
+        stage.publish("x", np.arange(5.0))
+        view = stage.latest("x")
+        timer = threading.Timer(0.3, broker.stop, [how])
+        timer.start()
+        begin = time.monotonic()
+        with pytest.raises(cb.SessionEnded):
+            stage.follow(timeout=20)
+        assert time.monotonic() - begin < 10
+        timer.join()
+        with pytest.raises(cb.SessionEnded):
+            stage.publish("x", np.arange(5.0))
+        assert not stage.alive
+        assert np.asarray(view).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_many_threads_use_one_stage(stage: cb.Stage, name: str) -> None:
+    """behaviour 220"""
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            own = f"{name}/{number}"
+            for n in range(1, 60, 2):
+                assert stage.publish(own, np.full(100, n)) == n
+                assert (np.asarray(stage.latest(own)) == n).all()
+                with stage.map(own) as m:
+                    m.array[:] = -n
+                assert m.op.ordinal == n + 1 == stage.write_floor(own)
+                with stage.snapshot() as snapshot:
+                    assert (np.asarray(snapshot[own]) == -n).all()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=[i]) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_two_threads_wait_for_one_op(stage: cb.Stage, name: str) -> None:
+    """behaviour 217"""
+    with stage.query_from_path_list(["/a"]) as q:
+        for ordinal in range(1, 20):
+            stage.write_attribute(q, name, np.zeros(1), ordinal=ordinal)
+            op = stage.advance_write_floor(ordinal, scope=cb.Scope.INCLUDE, attributes=[name])
+            results: list[object] = []
+
+            def wait(op: cb.Op = op, results: list[object] = results) -> None:
+                results.append(op.wait().floor)
+
+            threads = [threading.Thread(target=wait) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert results == [ordinal] * 3
+
+
+def test_flooding_is_queue_full_and_a_retry_works(stage: cb.Stage, name: str) -> None:
+    """behaviour 219"""
+    with stage.query_from_path_list(["/a"]) as q:
+        ops, full = [], 0
+        values = np.zeros((1, 200))
+        for _ in range(3000):
+            try:
+                ops.append(stage.write_attribute(q, name, values, ordinal=1))
+            except cb.QueueFull:
+                full += 1
+                ops[-1].wait()
+        for op in ops:
+            op.wait()
+        assert [op.id for op in ops] == sorted({op.id for op in ops})
+        seal(stage, 1, name)
