@@ -133,8 +133,16 @@ type AttributeEntry struct {
 	AdoptRefusedCount uint64
 	// CopiedBytes counts bytes that the broker copied for this column.
 	CopiedBytes uint64
+	// Tombstones is where TombstoneCapacity entries TombstoneRow lie, used as a ring (rule O7); Segment 0: nothing was deleted yet.
+	Tombstones Ref
+	// TombstoneCount is the number of deletes ever; delete i lies in entry i modulo TombstoneCapacity. Stored after the entry.
+	TombstoneCount uint64
+	// TombstoneCapacity is the ring's size, a power of two.
+	TombstoneCapacity uint64
+	// FrontierOrdinal is the retention frontier: changes above it are known exactly (behaviour 119).
+	FrontierOrdinal uint64
 	// ReservedTail is 0.
-	ReservedTail [56]byte
+	ReservedTail [16]byte
 }
 
 // States of a column.
@@ -246,6 +254,20 @@ type RowRef struct {
 	OffsetBytes uint64
 	// LengthBytes is the row's size.
 	LengthBytes uint64
+}
+
+// TombstoneRow is one delete of one prim (rule O7). The broker stores Epoch =
+// Infinite, the other fields, then Epoch; a reader loads Epoch, the others, Epoch
+// again, and skips the entry when it changed or is above the reader's epoch.
+type TombstoneRow struct {
+	_ structs.HostLayout
+
+	// PathID is the prim.
+	PathID uint64
+	// Ordinal is the ordinal of the delete.
+	Ordinal uint64
+	// Epoch is the epoch that shows it.
+	Epoch uint64
 }
 
 // FloorTable is the block of column 0's versions: the floors of one epoch (rule V9).

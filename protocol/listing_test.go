@@ -41,6 +41,7 @@ var listedStructs = []any{
 	LayoutHeader{},
 	LayoutRow{},
 	RowRef{},
+	TombstoneRow{},
 	FloorTable{},
 	FloorRow{},
 	StringEntry{},

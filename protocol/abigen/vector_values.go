@@ -245,6 +245,9 @@ var vectors = []vector{
 	{"row_ref", "Rows of an array-kind version: 48 bytes, then an empty one.", []any{
 		protocol.RowRef{Segment: 3, OffsetBytes: 5120, LengthBytes: 48}, protocol.RowRef{},
 	}},
+	{"tombstones", "Prim B was deleted at ordinal 17, shown by epoch 18; then an entry that is being written.", []any{
+		protocol.TombstoneRow{PathID: pathB, Ordinal: 17, Epoch: 18}, protocol.TombstoneRow{PathID: pathA, Ordinal: 19, Epoch: protocol.Infinite},
+	}},
 	{"floor_table", "Two attributes have a floor of their own, any other name that of the last seal for ALL.", []any{
 		protocol.FloorTable{GlobalFloor: 40, DefaultFloor: floorBefore, StampNs: 1_500_000_000, Count: 2},
 		protocol.FloorRow{NameID: position, Floor: ordinal}, protocol.FloorRow{NameID: tag<<40 | 4, Floor: 40},

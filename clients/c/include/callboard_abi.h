@@ -1383,8 +1383,19 @@ typedef struct cbd_abi_attribute_entry {
     uint64_t adopt_refused_count;
     /* copied_bytes counts bytes that the broker copied for this column. */
     uint64_t copied_bytes;
+    /* tombstones is where tombstone_capacity entries cbd_abi_tombstone_row lie, used as a
+     * ring (rule O7); Segment 0: nothing was deleted yet. */
+    cbd_abi_ref tombstones;
+    /* tombstone_count is the number of deletes ever; delete i lies in entry i modulo
+     * tombstone_capacity. Stored after the entry. */
+    uint64_t tombstone_count;
+    /* tombstone_capacity is the ring's size, a power of two. */
+    uint64_t tombstone_capacity;
+    /* frontier_ordinal is the retention frontier: changes above it are known exactly
+     * (behaviour 119). */
+    uint64_t frontier_ordinal;
     /* reserved_tail is 0. */
-    uint8_t reserved_tail[56];
+    uint8_t reserved_tail[16];
 } cbd_abi_attribute_entry;
 CBD_ABI_SIZE(cbd_abi_attribute_entry, 256);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, name_id, 0);
@@ -1403,7 +1414,11 @@ CBD_ABI_FIELD(cbd_abi_attribute_entry, adopted_count, 168);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, scattered_count, 176);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, adopt_refused_count, 184);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, copied_bytes, 192);
-CBD_ABI_FIELD(cbd_abi_attribute_entry, reserved_tail, 200);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, tombstones, 200);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, tombstone_count, 216);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, tombstone_capacity, 224);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, frontier_ordinal, 232);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, reserved_tail, 240);
 
 /* cbd_abi_version_slot is one version of one column (rule V4). Refill: birth = CBD_INFINITE,
  * Death = CBD_INFINITE, the other fields, birth last. A reader loads birth, death, the other
@@ -1520,6 +1535,22 @@ CBD_ABI_SIZE(cbd_abi_row_ref, 24);
 CBD_ABI_FIELD(cbd_abi_row_ref, segment, 0);
 CBD_ABI_FIELD(cbd_abi_row_ref, offset_bytes, 8);
 CBD_ABI_FIELD(cbd_abi_row_ref, length_bytes, 16);
+
+/* cbd_abi_tombstone_row is one delete of one prim (rule O7). The broker stores epoch =
+ * CBD_INFINITE, the other fields, then epoch; a reader loads epoch, the others, epoch again,
+ * and skips the entry when it changed or is above the reader's epoch. */
+typedef struct cbd_abi_tombstone_row {
+    /* path_id is the prim. */
+    uint64_t path_id;
+    /* ordinal is the ordinal of the delete. */
+    uint64_t ordinal;
+    /* epoch is the epoch that shows it. */
+    uint64_t epoch;
+} cbd_abi_tombstone_row;
+CBD_ABI_SIZE(cbd_abi_tombstone_row, 24);
+CBD_ABI_FIELD(cbd_abi_tombstone_row, path_id, 0);
+CBD_ABI_FIELD(cbd_abi_tombstone_row, ordinal, 8);
+CBD_ABI_FIELD(cbd_abi_tombstone_row, epoch, 16);
 
 /* cbd_abi_floor_table is the block of column 0's versions: the floors of one epoch (rule
  * V9). */

@@ -445,7 +445,11 @@ static const vector_field vector_fields_attribute_entry[] = {
     VECTOR_FIELD(cbd_abi_attribute_entry, scattered_count, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, adopt_refused_count, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, copied_bytes, 1, NULL),
-    VECTOR_FIELD(cbd_abi_attribute_entry, reserved_tail, 56, NULL),
+    VECTOR_FIELD(cbd_abi_attribute_entry, tombstones, 1, &vector_struct_ref),
+    VECTOR_FIELD(cbd_abi_attribute_entry, tombstone_count, 1, NULL),
+    VECTOR_FIELD(cbd_abi_attribute_entry, tombstone_capacity, 1, NULL),
+    VECTOR_FIELD(cbd_abi_attribute_entry, frontier_ordinal, 1, NULL),
+    VECTOR_FIELD(cbd_abi_attribute_entry, reserved_tail, 16, NULL),
 };
 static const vector_struct vector_struct_attribute_entry =
     VECTOR_STRUCT("AttributeEntry", cbd_abi_attribute_entry, vector_fields_attribute_entry);
@@ -502,6 +506,14 @@ static const vector_field vector_fields_row_ref[] = {
 };
 static const vector_struct vector_struct_row_ref =
     VECTOR_STRUCT("RowRef", cbd_abi_row_ref, vector_fields_row_ref);
+
+static const vector_field vector_fields_tombstone_row[] = {
+    VECTOR_FIELD(cbd_abi_tombstone_row, path_id, 1, NULL),
+    VECTOR_FIELD(cbd_abi_tombstone_row, ordinal, 1, NULL),
+    VECTOR_FIELD(cbd_abi_tombstone_row, epoch, 1, NULL),
+};
+static const vector_struct vector_struct_tombstone_row =
+    VECTOR_STRUCT("TombstoneRow", cbd_abi_tombstone_row, vector_fields_tombstone_row);
 
 static const vector_field vector_fields_floor_table[] = {
     VECTOR_FIELD(cbd_abi_floor_table, global_floor, 1, NULL),
@@ -588,6 +600,7 @@ static const vector_struct *const vector_structs[] = {
     &vector_struct_layout_header,
     &vector_struct_layout_row,
     &vector_struct_row_ref,
+    &vector_struct_tombstone_row,
     &vector_struct_floor_table,
     &vector_struct_floor_row,
     &vector_struct_string_entry,

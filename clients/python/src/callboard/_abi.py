@@ -1230,8 +1230,19 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("adopt_refused_count", 184, "Q", 1),
             # copied_bytes counts bytes that the broker copied for this column.
             ("copied_bytes", 192, "Q", 1),
+            # tombstones is where tombstone_capacity entries TombstoneRow lie, used as a
+            # ring (rule O7); Segment 0: nothing was deleted yet.
+            ("tombstones", 200, "Ref", 1),
+            # tombstone_count is the number of deletes ever; delete i lies in entry i
+            # modulo tombstone_capacity. Stored after the entry.
+            ("tombstone_count", 216, "Q", 1),
+            # tombstone_capacity is the ring's size, a power of two.
+            ("tombstone_capacity", 224, "Q", 1),
+            # frontier_ordinal is the retention frontier: changes above it are known
+            # exactly (behaviour 119).
+            ("frontier_ordinal", 232, "Q", 1),
             # reserved_tail is 0.
-            ("reserved_tail", 200, "s", 56),
+            ("reserved_tail", 240, "s", 16),
         ],
     ),
     # VersionSlot is one version of one column (rule V4). Refill: birth = INFINITE,
@@ -1329,6 +1340,20 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("offset_bytes", 8, "Q", 1),
             # length_bytes is the row's size.
             ("length_bytes", 16, "Q", 1),
+        ],
+    ),
+    # TombstoneRow is one delete of one prim (rule O7). The broker stores epoch =
+    # INFINITE, the other fields, then epoch; a reader loads epoch, the others, epoch
+    # again, and skips the entry when it changed or is above the reader's epoch.
+    "TombstoneRow": (
+        24,
+        [
+            # path_id is the prim.
+            ("path_id", 0, "Q", 1),
+            # ordinal is the ordinal of the delete.
+            ("ordinal", 8, "Q", 1),
+            # epoch is the epoch that shows it.
+            ("epoch", 16, "Q", 1),
         ],
     ),
     # FloorTable is the block of column 0's versions: the floors of one epoch (rule V9).
