@@ -17,20 +17,18 @@ export CALLBOARD_PYTHON := $(abspath $(PY))
 GO_ALL  := ./...
 GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
 
-C_FLAGS   := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -Iclients/c/include -Iclients/c/src
-C_LIBS    := -lpthread
+C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c)
-C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/tests/*.h)
-C_TESTS   := $(patsubst clients/c/tests/%.c,$(BUILD)/%,$(wildcard clients/c/tests/*_test.c))
-C_LIBRARY := $(BUILD)/libcallboard.a
+C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h)
 
 CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name '*.h' -o -name '*.toml')
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-python lint lint-go lint-c lint-python bench generate clean
+.PHONY: build demo test test-go test-race test-c test-python lint lint-go lint-c lint-python stress bench generate clean
 
-build: $(C_LIBRARY)
+build:
+	@$(C_CLIENT) all
 	@$(GO) build -o bin/callboard ./cmd/broker
 
 # A real simulation, photographs and an observer, end to end. More: make demo DEMO_ARGS=--help
@@ -48,10 +46,11 @@ test-race: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go with the race detector'
 	@$(GO) test -race -short $(GO_RACE)
 
-test-c: build $(C_TESTS)
+# Under the address and undefined-behaviour sanitizers, with a broker of the tests' own. The integration tests run
+# the same client against the real one.
+test-c:
 	@echo 'test: C'
-	@for program in $(C_TESTS); do $$program || exit 1; done
-	@echo '$(words $(C_TESTS)) C test programs passed'
+	@$(C_CLIENT) test
 
 test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'
@@ -70,12 +69,15 @@ lint-go:
 
 lint-c:
 	@echo 'lint: C'
-	@for source in $(C_SOURCES) $(wildcard clients/c/tests/*.c); do \
-	    $(CC) $(C_FLAGS) -fsyntax-only $$source || exit 1; done
+	@$(C_CLIENT) all live examples
 
 lint-python: $(VENV)/.test
 	@echo 'lint: Python'
 	@$(PY) -m ruff check --quiet .
+
+# The stress test in full: two producers, four readers, half a minute.
+stress: build
+	@$(GO) test -count=1 -v -run Stress ./integration -stress=30s
 
 # Figures go to bench/results/. More: make bench BENCH_ARGS=--help
 bench: build $(VENV)/.client $(VENV)/.test
@@ -86,22 +88,8 @@ generate:
 	@$(GO) run ./protocol/abigen
 
 clean:
+	@$(C_CLIENT) clean
 	rm -rf bin $(BUILD) $(VENV) clients/python/build clients/python/src/*.egg-info
-
-# The C client.
-
-$(BUILD)/obj/%.o: clients/c/src/%.c $(C_HEADERS)
-	@mkdir -p $(@D)
-	@$(CC) $(C_FLAGS) -c $< -o $@
-
-$(C_LIBRARY): $(patsubst clients/c/src/%.c,$(BUILD)/obj/%.o,$(C_SOURCES))
-	@mkdir -p $(@D)
-	@rm -f $@
-	@$(AR) rcs $@ $^
-
-$(BUILD)/%_test: clients/c/tests/%_test.c $(C_LIBRARY) $(C_HEADERS)
-	@mkdir -p $(@D)
-	@$(CC) $(C_FLAGS) $< $(C_LIBRARY) $(C_LIBS) -o $@
 
 # The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.
 

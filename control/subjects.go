@@ -26,8 +26,8 @@ const (
 
 // Limits of the names that go into subjects.
 const (
-	MaxStageName = 32  // characters
-	MaxToken     = 512 // bytes before encoding; three times that still fits NATS's control line of 4096
+	MaxStageName = 32   // characters
+	MaxToken     = 1024 // bytes before encoding, as many as an attribute's name may have; three times that fits NATS's control line of 4096
 )
 
 // Subjects builds the subjects of one stage on one host. Make it with NewSubjects: the builders rely on its checks.

@@ -78,7 +78,7 @@ func TestTokensThatCannotBe(t *testing.T) {
 	_, err = EncodeToken("")
 	require.ErrorContains(t, err, "empty name")
 	_, err = EncodeToken(strings.Repeat("x", MaxToken+1))
-	require.ErrorContains(t, err, "513 bytes: expected at most 512")
+	require.ErrorContains(t, err, "1025 bytes: expected at most 1024")
 }
 
 func TestStageNamesAtTheirLimits(t *testing.T) {

@@ -82,7 +82,7 @@ type ChannelControl struct {
 	ClientBell uint32
 	// ClientBellPad keeps the line.
 	ClientBellPad [124]byte
-	// ClientSleeping counts threads of the client that wait on ClientBell: each adds 1 before it looks at CqTail for the last time.
+	// ClientSleeping counts threads of the client that wait on ClientBell: each adds 1 before it waits, on the value that ClientBell had before it last looked at CqTail.
 	ClientSleeping uint32
 	// ClientSleepingPad keeps the line.
 	ClientSleepingPad [124]byte

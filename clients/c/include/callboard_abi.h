@@ -838,7 +838,7 @@ typedef struct cbd_abi_channel_control {
     /* client_bell_pad keeps the line. */
     uint8_t client_bell_pad[124];
     /* client_sleeping counts threads of the client that wait on client_bell: each adds 1
-     * before it looks at cq_tail for the last time. */
+     * before it waits, on the value that client_bell had before it last looked at cq_tail. */
     uint32_t client_sleeping;
     /* client_sleeping_pad keeps the line. */
     uint8_t client_sleeping_pad[124];

@@ -795,7 +795,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # client_bell_pad keeps the line.
             ("client_bell_pad", 516, "s", 124),
             # client_sleeping counts threads of the client that wait on client_bell:
-            # each adds 1 before it looks at cq_tail for the last time.
+            # each adds 1 before it waits, on the value that client_bell had before it
+            # last looked at cq_tail.
             ("client_sleeping", 640, "I", 1),
             # client_sleeping_pad keeps the line.
             ("client_sleeping_pad", 644, "s", 124),
