@@ -77,7 +77,7 @@ lint-python: $(VENV)/.test
 
 # The stress test in full: two producers, four readers, half a minute.
 stress: build
-	@$(GO) test -count=1 -v -run Stress ./integration -stress=30s
+	@$(GO) test -count=1 -v -run 'TestStress$$' ./integration -stress=30s
 
 # Figures go to bench/results/. More: make bench BENCH_ARGS=--help
 bench: build $(VENV)/.client $(VENV)/.test

@@ -173,6 +173,7 @@ func (b *Broker) bury(c *client) {
 	}
 	b.clients = slices.Delete(b.clients, i, i+1)
 	b.store.RemovePins(c)
+	b.mendSegments(c)
 	b.memory.CloseArena(c.arena)
 	c.free()
 	if c.left {
@@ -184,6 +185,24 @@ func (b *Broker) bury(c *client) {
 		b.announceClient(c, control.ClientLeave, "")
 	}
 	b.config.Log.Info("client is gone", "client", c.String())
+}
+
+// mendSegments gives segments that the client truncated their length back, before the
+// next client gets them: it must not meet the fault of this one (rule S3).
+func (b *Broker) mendSegments(c *client) {
+	for id, s := range b.objects {
+		if seg := b.memory.Segment(id); seg == nil || seg.Owner != c.incarnation {
+			continue
+		}
+		info, err := s.object.File().Stat()
+		if err != nil || uint64(info.Size()) >= s.object.Size() {
+			continue
+		}
+		b.config.Log.Warn("a segment was truncated by a process of this user; it is made whole", "client", c.name, "segment", id)
+		if err := s.object.File().Truncate(int64(s.object.Size())); err != nil {
+			b.config.Log.Error("a segment cannot be made whole", "segment", id, "error", err)
+		}
+	}
 }
 
 // exited tells whether the process is known to have ended.

@@ -75,6 +75,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Log = slog.New(&limitedLog{Handler: c.Log.Handler(), budget: &logBudget{}})
 	return c, nil
 }
 

@@ -146,6 +146,7 @@ func (b *Broker) attach(conn *shm.Conn, request *protocol.HelloRequest, pid int)
 	}
 	if err := b.sendHello(c, request.Features); err != nil {
 		b.config.Log.Info("a client went away while it attached", "client", c.name, "error", err)
+		_ = conn.SendWithin(0, errorReply(protocol.Errorf(protocol.StatusInternal, "no channel could be passed: %v", err)))
 		b.do(func() { b.detach(c) })
 		b.awaitDeath(c)
 		return nil, &protocol.Error{}
@@ -156,7 +157,7 @@ func (b *Broker) attach(conn *shm.Conn, request *protocol.HelloRequest, pid int)
 // sendHello passes the three descriptors. The channel's is locked shared: the
 // client keeps it for as long as it lives (rule I3).
 func (b *Broker) sendHello(c *client, features uint64) error {
-	channel, err := c.object.WritableFile()
+	channel, err := reopen(c.object, true)
 	if err != nil {
 		return err
 	}
@@ -164,12 +165,12 @@ func (b *Broker) sendHello(c *client, features uint64) error {
 	if err := shm.LockShared(channel); err != nil {
 		return err
 	}
-	directory, err := b.directory.ReadOnlyFile()
+	directory, err := reopen(b.directory, false)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
-	doorbell, err := b.doorbell.WritableFile()
+	doorbell, err := reopen(b.doorbell, true)
 	if err != nil {
 		return err
 	}
@@ -205,10 +206,8 @@ func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
 		reply.SizeBytes, reply.OwnerIncarnation, reply.Sort = uint64(len(seg.Bytes)), seg.Owner, seg.Sort
 		if seg.Owner == c.incarnation && c.attached {
 			reply.Writable = 1
-			file, failure = object.object.WritableFile()
-		} else {
-			file, failure = object.object.ReadOnlyFile()
 		}
+		file, failure = reopen(object.object, reply.Writable == 1)
 	})
 	if failure != nil {
 		b.config.Log.Error("a segment could not be opened for a client", "client", c.name, "segment", request.Segment, "error", failure)
@@ -220,6 +219,23 @@ func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
 	defer file.Close()
 	reply.Status = uint32(protocol.StatusOK)
 	return b.sendTo(c, encode(&reply), int(file.Fd()))
+}
+
+// reopen gives an object's file description for a client. When somebody has removed the
+// name, or put another file in its place, our own descriptor still leads to the object
+// (field report A1).
+func reopen(o *shm.Object, writable bool) (*os.File, error) {
+	byName, mode := o.ReadOnlyFile, os.O_RDONLY
+	if writable {
+		byName, mode = o.WritableFile, os.O_RDWR
+	}
+	file, err := byName()
+	if err != nil {
+		if own, problem := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", o.File().Fd()), mode, 0); problem == nil {
+			return own, nil
+		}
+	}
+	return file, err
 }
 
 func (b *Broker) sendTo(c *client, msg []byte, fds ...int) *protocol.Error {

@@ -124,6 +124,12 @@ func MakeDir(path string) error {
 	path = filepath.Clean(path)
 	var err error
 	for range makeTries {
+		// Nothing is put into a directory that is refused.
+		if parent := filepath.Dir(path); oursByName(parent) {
+			if err = verifyOne(parent, nil); err != nil && !errors.Is(err, os.ErrNotExist) {
+				break
+			}
+		}
 		if err = makeMissing(path); err == nil {
 			err = VerifyDir(path)
 		}

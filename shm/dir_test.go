@@ -48,6 +48,8 @@ func TestDirectoriesOfOthersOpenOnesAndLinksAreRefused(t *testing.T) {
 	require.NoError(t, os.Mkdir(at("callboard-7"), 0o755))
 	require.NoError(t, os.Mkdir(filepath.Join(at("callboard-7"), "s"), 0o700))
 	require.ErrorContains(t, VerifyDir(filepath.Join(at("callboard-7"), "s")), at("callboard-7")+" (")
+	require.ErrorContains(t, MakeDir(filepath.Join(at("callboard-7"), "t")), at("callboard-7")+" (")
+	require.NoDirExists(t, filepath.Join(at("callboard-7"), "t"), "nothing is put into a refused directory")
 
 	if os.Geteuid() == 0 { // only root can give a directory away
 		require.NoError(t, MakeDir(at("foreign")))

@@ -126,7 +126,7 @@ func (c *client) attach(ctx context.Context) error {
 		return err
 	}
 	reply, ok := decode[protocol.HelloReply](buf[:n])
-	if err := checkMessage(reply.Header, ok, n, protocol.MessageHelloReply); err != nil {
+	if err := checkMessage(buf[:n], ok, protocol.MessageHelloReply); err != nil {
 		return err
 	}
 	if len(files) != 3 {
@@ -208,15 +208,20 @@ func errorIn(msg []byte) error {
 	return fail(protocol.Status(reply.Status), "%s", text)
 }
 
-func checkMessage(h protocol.MessageHeader, whole bool, n int, kind uint32) error {
+// checkMessage looks at the head first: another major version may have other sizes.
+// whole tells that msg holds the struct that was expected.
+func checkMessage(msg []byte, whole bool, kind uint32) error {
+	h, ok := decode[protocol.MessageHeader](msg)
 	switch {
-	case !whole || h.Magic != protocol.MagicMessage || int(h.SizeBytes) != n:
-		return fail(protocol.StatusInternal, "the broker sent %d bytes with magic %#x and size %d where a message of type %d was expected", n, h.Magic, h.SizeBytes, kind)
+	case !ok || h.Magic != protocol.MagicMessage:
+		return fail(protocol.StatusInternal, "the broker sent %d bytes with magic %#x where a message of type %d was expected", len(msg), h.Magic, kind)
 	case h.Version>>16 != protocol.ABIMajor:
 		return fail(protocol.StatusIncompatibleVersion, "the broker speaks protocol version %s, this library %s: use the same major version on both sides",
 			protocol.VersionText(h.Version), protocol.VersionText(protocol.VersionWord))
 	case h.Type != kind:
 		return fail(protocol.StatusInternal, "the broker sent a message of type %d, expected %d", h.Type, kind)
+	case !whole || int(h.SizeBytes) != len(msg):
+		return fail(protocol.StatusInternal, "the broker sent %d bytes that say size %d in a message of type %d", len(msg), h.SizeBytes, kind)
 	}
 	return nil
 }

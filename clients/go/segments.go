@@ -90,7 +90,7 @@ func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
 		return nil, c.alive()
 	}
 	reply, ok := decode[protocol.SegmentReply](buf[:n])
-	if err := checkMessage(reply.Header, ok, n, protocol.MessageSegmentReply); err != nil {
+	if err := checkMessage(buf[:n], ok, protocol.MessageSegmentReply); err != nil {
 		return nil, err
 	}
 	if reply.Segment != id {
