@@ -69,11 +69,29 @@ func (b *Broker) describe(_ context.Context, r control.DescribeRequest) (*contro
 	if !b.do(func() { d = b.describeNow() }) {
 		return nil, &control.RPCError{Code: control.CodeBroken, Text: "the broker is stopping"}
 	}
-	if len(r.Attributes) == 0 {
-		return d, nil
+	if r.FirstAttribute < 0 || r.FirstClient < 0 {
+		return nil, &control.RPCError{Code: control.CodeBadRequest, Text: fmt.Sprintf("first_attribute is %d and first_client %d: expected numbers from 0", r.FirstAttribute, r.FirstClient)}
 	}
+	if len(r.Attributes) > 0 {
+		if err := onlyNamed(d, r.Attributes); err != nil {
+			return nil, err
+		}
+	}
+	d.AttributeCount, d.ClientCount = len(d.Attributes), len(d.Clients)
+	d.Attributes, d.Clients = page(d.Attributes, r.FirstAttribute), page(d.Clients, r.FirstClient)
+	return d, nil
+}
+
+// page is what one answer holds of a list.
+func page[T any](all []T, first int) []T {
+	all = all[min(first, len(all)):]
+	return all[:min(len(all), control.DescribePage)]
+}
+
+// onlyNamed keeps the attributes of these names.
+func onlyNamed(d *control.Description, names []string) *control.RPCError {
 	wanted := map[string]bool{}
-	for _, name := range r.Attributes {
+	for _, name := range names {
 		wanted[name] = true
 	}
 	kept := d.Attributes[:0]
@@ -83,13 +101,13 @@ func (b *Broker) describe(_ context.Context, r control.DescribeRequest) (*contro
 			wanted[a.Name] = false
 		}
 	}
-	for _, name := range r.Attributes {
+	for _, name := range names {
 		if wanted[name] {
-			return nil, &control.RPCError{Code: control.CodeNotFound, Text: fmt.Sprintf("attribute %q does not exist", name)}
+			return &control.RPCError{Code: control.CodeNotFound, Text: fmt.Sprintf("attribute %q does not exist", name)}
 		}
 	}
 	d.Attributes = kept
-	return d, nil
+	return nil
 }
 
 func (b *Broker) describeNow() *control.Description {

@@ -1,15 +1,19 @@
 package broker
 
 import (
+	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"callboard/control"
 	"callboard/protocol"
 	"callboard/shm"
 )
@@ -217,4 +221,78 @@ func TestNextOrdinal(t *testing.T) {
 			require.Equal(t, 2*i-1+uint64(k), done.Epoch)
 		}
 	}
+}
+
+// M2: groups handed back one by one are sealed with their session, too.
+func TestSealAfterAllGroupsWereUnmapped(t *testing.T) {
+	for _, handoff := range []uint32{protocol.HandoffAdopt, protocol.HandoffCopy} {
+		b := startBroker(t, func(c *Config) { c.Handoff = handoff })
+		p := attachPeer(t, b)
+		q := p.query("/")
+		image := float32s
+		image.RowDimensions, image.RowShape = 2, [6]uint64{300, 300} // long enough for a copy job
+		for i := uint64(1); i <= 3; i++ {
+			done, _ := p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: q, Flags: protocol.FlagNextOrdinal}, mapArguments("x", image))
+			p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapGroup, Handle: done.Handle}, nil)
+			require.Equal(t, i-1, p.root().Epoch)
+			end, _ := p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle, Flags: protocol.FlagNextOrdinal | protocol.FlagSeal}, nil)
+			require.Equal(t, i, end.Ordinal)
+			require.Equal(t, i, end.Epoch)
+			require.Equal(t, i, p.root().Epoch)
+		}
+	}
+}
+
+// R3: nobody believes the doorbell, so a stray write into it refuses nobody.
+func TestSpoiltDoorbell(t *testing.T) {
+	b := startBroker(t, nil)
+	p := attachPeer(t, b)
+	for i := range p.doorbell.Bytes() {
+		p.doorbell.Bytes()[i] = 0xa5
+	}
+	attachPeer(t, b).query("/a")
+	p.query("/b")
+}
+
+// behaviour 224: names as long as they may be are announced; longer ones are refused.
+func TestLongNames(t *testing.T) {
+	b := startBroker(t, nil)
+	p := attachPeer(t, b)
+	q := p.query("/")
+	for n, want := range map[int]protocol.Status{513: protocol.StatusOK, protocol.NameBytesMax: protocol.StatusOK, protocol.NameBytesMax + 1: protocol.StatusInvalidArgument} {
+		p.do(want, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: q, Ordinal: 1}, mapArguments(strings.Repeat(".", n), float32s))
+	}
+	time.Sleep(50 * time.Millisecond) // the announcer takes its turn
+	p.query("/still/here")
+}
+
+// B15: a row that no memory of this stage holds is refused when its schema is stated.
+func TestRowsLargerThanTheStage(t *testing.T) {
+	b := startBroker(t, nil)
+	p := attachPeer(t, b)
+	huge := float32s
+	huge.RowDimensions, huge.RowShape = 1, [6]uint64{1 << 40}
+	d := protocol.DeclareArguments{Schema: huge, NameOffsetBytes: uint32(len(encode(&protocol.DeclareArguments{}))), NameBytes: 1}
+	_, text := p.do(protocol.StatusOutOfMemory, protocol.SubmissionEntry{Opcode: protocol.OpDeclare}, append(append([]byte{}, encode(&d)...), 'x'))
+	require.Contains(t, string(text), "67108864")
+}
+
+// An answer holds a page of attributes; all pages together are complete (field report B9: nothing is dropped silently).
+func TestDescribeInPages(t *testing.T) {
+	b := startBroker(t, nil)
+	p := attachPeer(t, b)
+	q := p.query("/")
+	const n = control.DescribePage + 7
+	for i := range n {
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: q, Ordinal: 1}, writeArguments(fmt.Sprintf("a%d", i), float32s, 1, floats(1)))
+	}
+	first, err := b.describe(context.Background(), control.DescribeRequest{})
+	require.Nil(t, err)
+	require.Len(t, first.Attributes, control.DescribePage)
+	require.Equal(t, n, first.AttributeCount)
+	rest, err := b.describe(context.Background(), control.DescribeRequest{FirstAttribute: control.DescribePage})
+	require.Nil(t, err)
+	require.Len(t, rest.Attributes, 7)
+	_, err = b.describe(context.Background(), control.DescribeRequest{FirstAttribute: -1})
+	require.NotNil(t, err)
 }

@@ -80,8 +80,10 @@ func (c *client) makeChannel() (err error) {
 // pins: all slots are scanned then.
 func (c *client) AppendPins(pins []snapshot.Pin) []snapshot.Pin {
 	c.appendTo = pins
-	if err := shm.Guard(c.scan); err != nil {
-		c.broker.config.Log.Warn("a client's pins cannot be read", "client", c.name, "error", err)
+	if err := shm.Guard(c.scan); err != nil && c.attached {
+		c.broker.later(func() {
+			c.broker.end(c, protocol.Errorf(protocol.StatusSessionEnded, "the pins of this client cannot be read any more: %v", err))
+		})
 	}
 	return c.appendTo
 }

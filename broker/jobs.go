@@ -121,7 +121,7 @@ func (b *Broker) makeSegment(r snapshot.GrowRequest) (*segmentObject, *snapshot.
 func (b *Broker) retireSegment(seg *snapshot.Segment) {
 	if object := b.objects[seg.ID]; object != nil {
 		delete(b.objects, seg.ID)
-		object.discard()
+		b.workers.Go(object.discard) // unmapping a large one takes milliseconds (rule K2)
 	}
 }
 

@@ -57,7 +57,9 @@ func (b *Broker) mendDoorbell(fault error) {
 	if err := b.doorbell.File().Truncate(protocol.DoorbellBytes); err != nil {
 		b.config.Log.Error("the doorbell cannot be made whole", "error", err)
 		time.Sleep(troublePause)
+		return
 	}
+	writeRegionHeader(b.doorbellMap.Bytes(), protocol.MagicDoorbell, b.generation.Number, 0, 0)
 }
 
 // ring wakes the loop from another goroutine.

@@ -337,11 +337,16 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	if err != nil {
 		return out, nil, err
 	}
-	if e.Flags&protocol.FlagAbort == 0 && !m.Done() {
-		out.Outcome, job, err = b.store.UnmapGroup(m, 0, tensor.Selection{Count: tensor.All}, e.Flags&protocol.FlagCopy == 0, e.Flags&protocol.FlagSeal != 0)
-		if err == snapshot.ErrRetry {
-			return out, nil, err
-		}
+	seal := e.Flags&protocol.FlagSeal != 0
+	switch {
+	case e.Flags&protocol.FlagAbort != 0:
+	case !m.Done():
+		out.Outcome, job, err = b.store.UnmapGroup(m, 0, tensor.Selection{Count: tensor.All}, e.Flags&protocol.FlagCopy == 0, seal)
+	case seal:
+		out.Outcome, err = b.store.SealSession(m)
+	}
+	if err == snapshot.ErrRetry {
+		return out, nil, err
 	}
 	b.store.EndSession(m)
 	return out, job, err

@@ -268,7 +268,15 @@ func (a *Announcer) round() bool {
 		if group, ok := q.event.(*GroupEvent); ok && group.Gone != nil && group.Gone() {
 			continue
 		}
-		a.send(q.kind, a.subjectOf(q), q.event)
+		subject, err := a.subjectOf(q)
+		if err != nil { // a name that no subject can carry: told as a gap
+			a.mu.Lock()
+			a.counts.Failed++
+			a.mu.Unlock()
+			a.dropped++
+			continue
+		}
+		a.send(q.kind, subject, q.event)
 	}
 	if commits.count > 0 {
 		a.send(KindCommit, a.subjects.Commit(), commits.event(maxChanges))
@@ -283,19 +291,14 @@ func (a *Announcer) round() bool {
 	return any
 }
 
-func (a *Announcer) subjectOf(q queued) string {
+func (a *Announcer) subjectOf(q queued) (string, error) {
 	switch q.kind {
 	case KindClient:
-		return a.subjects.Client()
+		return a.subjects.Client(), nil
 	case KindHealth:
-		return a.subjects.Health()
+		return a.subjects.Health(), nil
 	}
-	group := q.event.(*GroupEvent)
-	subject, err := a.subjects.Group(group.Attribute)
-	if err != nil {
-		panic(fmt.Sprintf("control: group %d of session %d: %v", group.GroupIndex, group.Session, err))
-	}
-	return subject
+	return a.subjects.Group(q.event.(*GroupEvent).Attribute)
 }
 
 // reportGap tells of losses on the health subject, again and again until NATS takes it.

@@ -79,9 +79,17 @@ func decodeRequest(data []byte, into any) *RPCError {
 }
 
 // DescribeRequest asks for the stage's state. Without names all attributes are described.
+//
+// A NATS message holds about 1 MiB, so an answer has at most DescribePage attributes and clients. Who wants all asks again
+// with the numbers to go on from, until what has come adds up to the counts.
 type DescribeRequest struct {
-	Attributes []string `json:"attributes,omitempty"`
+	Attributes     []string `json:"attributes,omitempty"`
+	FirstAttribute int      `json:"first_attribute,omitempty"` // skip so many of those asked for
+	FirstClient    int      `json:"first_client,omitempty"`
 }
+
+// DescribePage is the most attributes, and the most clients, in one answer.
+const DescribePage = 1000
 
 // Description is the answer to describe: everything a subscriber needs to go on after a gap. Its epoch is the one
 // that it describes: a commit event of that epoch or below is already in it.
@@ -91,9 +99,12 @@ type Description struct {
 	Floor         uint64                 `json:"floor,string"`
 	Attributes    []AttributeDescription `json:"attributes"`
 	Clients       []ClientDescription    `json:"clients"`
-	Memory        MemoryDescription      `json:"memory"`
-	Limits        map[string]Number      `json:"limits"`
-	Counters      map[string]Number      `json:"counters"`
+	// How many there are; the lists may have a part of them only.
+	AttributeCount int               `json:"attribute_count"`
+	ClientCount    int               `json:"client_count"`
+	Memory         MemoryDescription `json:"memory"`
+	Limits         map[string]Number `json:"limits"`
+	Counters       map[string]Number `json:"counters"`
 }
 
 // AttributeDescription is one column: one name has a column per schema (L6).
@@ -161,7 +172,9 @@ type AttributeFloor struct {
 }
 
 const (
-	namesSchema = `{"type":"object","additionalProperties":false,"properties":{"attributes":{"type":"array","items":{"type":"string"}}}}`
+	namesSchema    = `{"type":"object","additionalProperties":false,"properties":{"attributes":{"type":"array","items":{"type":"string"}}}}`
+	describeSchema = `{"type":"object","additionalProperties":false,"properties":{"attributes":{"type":"array","items":{"type":"string"}},` +
+		`"first_attribute":{"type":"integer","minimum":0},"first_client":{"type":"integer","minimum":0}}}`
 
 	describeDoc = "state of the stage: epoch, floors, attributes, clients, memory, limits, counters"
 	floorDoc    = "write floors: the global one and those of attributes"
@@ -169,7 +182,7 @@ const (
 
 // DescribeEndpoint is answered on the stage's own subject and on the one shared by all brokers.
 func DescribeEndpoint(answer func(context.Context, DescribeRequest) (*Description, *RPCError)) Endpoint {
-	return Endpoint{Name: "describe", Doc: describeDoc, Schema: namesSchema, Handler: Typed(answer)}
+	return Endpoint{Name: "describe", Doc: describeDoc, Schema: describeSchema, Handler: Typed(answer)}
 }
 
 // FloorEndpoint is answered on the stage's own subject.

@@ -97,12 +97,26 @@ func (e *FindError) Error() string {
 	for _, place := range e.Places {
 		fmt.Fprintf(&text, "\n  %s: %v", place.Path, place.Err)
 	}
+	if e.refused() {
+		return text.String() // something is there: what is wrong with it stands beside it
+	}
 	if e.Stage == "default" {
 		text.WriteString("\nstart one with `callboard serve`")
 	} else {
 		fmt.Fprintf(&text, "\nstart one with `callboard serve --stage %s`", e.Stage)
 	}
 	return text.String()
+}
+
+// refused tells whether a place was there and was not fit.
+func (e *FindError) refused() bool {
+	for _, place := range e.Places {
+		var bad *DirError
+		if errors.As(place.Err, &bad) {
+			return true
+		}
+	}
+	return false
 }
 
 // Unwrap gives ErrNoBroker and the reasons of all places.

@@ -19,6 +19,7 @@ type Session struct {
 	ordinal uint64
 	column  uint32 // its index, NoColumn where the attribute does not exist yet
 	done    bool   // its only group was unmapped
+	sealing uint64 // the ordinal that its rows were accepted at, 0 while they were not
 	busy    bool   // a job reads or fills the block
 	gone    atomic.Bool
 }
@@ -165,7 +166,15 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	m.done = true
 	s.counters.Unmaps++
 	if err == nil {
-		out.Handle = m.ID
+		out.Handle, m.sealing = m.ID, out.Ordinal
+	}
+	if job != nil {
+		finish := job.Finish
+		job.Finish = func() (Outcome, error) {
+			out, err := finish()
+			m.sealing = out.Ordinal
+			return out, err
+		}
 	}
 	s.memory.Drop(m.block)
 	m.block = nil
@@ -186,6 +195,15 @@ func (s *Store) EndSession(m *Session) {
 		m.block = nil
 		m.gone.Store(true)
 	}
+}
+
+// SealSession seals what the session handed back before it ended: the attribute, at
+// the ordinal of its rows. Nothing was accepted: nothing is sealed.
+func (s *Store) SealSession(m *Session) (Outcome, error) {
+	if m.sealing == 0 {
+		return Outcome{Epoch: s.epoch}, nil
+	}
+	return s.Seal(m.sealing, protocol.ScopeInclude, []string{m.target.Name}, 0)
 }
 
 // Done tells whether everything of the session was handed back.

@@ -90,6 +90,9 @@ func (s *Store) resolve(t *Target) (c *column, schema protocol.Schema, rowBytes 
 		return nil, schema, 0, named(t.Name, err)
 	}
 	if c == nil {
+		if limit := s.memory.LimitBytes; rowBytes > limit {
+			return nil, schema, 0, protocol.Errorf(protocol.StatusOutOfMemory, "attribute %q: one row has %d bytes, more than the %d that the whole stage may use; raise `serve --memory` or make the rows smaller", t.Name, rowBytes, limit)
+		}
 		schema = t.Schema
 		clear(schema.RowShape[schema.RowDimensions:])
 		return nil, schema, rowBytes, nil

@@ -50,6 +50,9 @@ func newFakeBroker(t *testing.T) *fakeBroker {
 	require.NoError(t, err)
 	b.root = b.object("directory", protocol.DirectoryBytes)
 	b.region(b.root, protocol.MagicDirectory)
+	root, err := shm.View[protocol.DirectoryHeader](b.root.Bytes(), 0)
+	require.NoError(t, err)
+	copy(root.StageName[:], "fake")
 	b.region(b.object("doorbell", protocol.DoorbellBytes), protocol.MagicDoorbell)
 	b.listener, err = shm.Listen(filepath.Join(b.dir, shm.AttachSocket))
 	require.NoError(t, err)
@@ -342,4 +345,17 @@ func TestTheBrokersLastWordIsTheReason(t *testing.T) {
 	require.ErrorContains(t, err, "nonsense")
 	_, err = s.client.segment(1)
 	require.ErrorContains(t, err, "nonsense")
+}
+
+// A directory of another stage is not taken for the one that was named; without a name
+// it is taken as it is.
+func TestTheStageThatWasNamedIsMeant(t *testing.T) {
+	b := newFakeBroker(t)
+	_, err := Dial(context.Background(), Options{Stage: "other", RuntimeDir: b.dir})
+	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorContains(t, err, `serves stage "fake", not "other"`)
+	t.Setenv("CALLBOARD_STAGE", "")
+	s, err := Dial(context.Background(), Options{RuntimeDir: b.dir})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
 }

@@ -53,7 +53,8 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	if o.Stage == "" {
 		o.Stage = os.Getenv("CALLBOARD_STAGE")
 	}
-	if o.Stage == "" {
+	named := o.Stage != "" // else whatever a $CALLBOARD_RUNTIME_DIR serves is meant
+	if !named {
 		o.Stage = "default"
 	}
 	if o.Name == "" {
@@ -80,13 +81,26 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 		return nil, &Error{Status: protocol.StatusNotFound, Text: "attaching to stage " + o.Stage + ": " + err.Error(), cause: err}
 	}
 	c := &client{options: o, conn: conn, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}}
-	if err := c.attach(ctx); err != nil {
+	err = c.attach(ctx)
+	if err == nil && named {
+		err = c.checkStage(dir)
+	}
+	if err != nil {
 		_ = conn.Close()
 		c.unmap()
 		return nil, asError(err)
 	}
 	c.holders.Store(1)
 	return &Stage{client: c}, nil
+}
+
+// checkStage refuses a directory that serves another stage than the one that was named.
+func (c *client) checkStage(dir string) error {
+	name := c.reader.Directory().StageName
+	if serves := text(name[:]); serves != c.options.Stage {
+		return fail(protocol.StatusNotFound, "runtime directory %s serves stage %q, not %q; name that one, or point CALLBOARD_RUNTIME_DIR at the directory of the other", dir, serves, c.options.Stage)
+	}
+	return nil
 }
 
 // attach says hello and maps what comes back.
@@ -173,16 +187,9 @@ func (c *client) open(reply *protocol.HelloReply) error {
 	if c.reader, err = snapshot.NewReader(c.directory.Bytes(), c.segment, c.pins); err != nil {
 		return err
 	}
-	head, err := shm.View[protocol.RegionHeader](c.doorbell.Bytes(), 0)
-	if err != nil {
-		return err
-	}
-	if head.Magic != protocol.MagicDoorbell {
-		return fail(protocol.StatusInternal, "the doorbell's magic is %#x, expected %#x", head.Magic, uint64(protocol.MagicDoorbell))
-	}
-	if g := reply.Generation; g != id.Generation || g != c.reader.Generation() || g != head.Generation {
-		return fail(protocol.StatusInternal, "the regions are of different generations: the broker says %d, the channel %d, the directory %d, the doorbell %d; attach again",
-			g, id.Generation, c.reader.Generation(), head.Generation)
+	if g := reply.Generation; g != id.Generation || g != c.reader.Generation() {
+		return fail(protocol.StatusInternal, "the regions are of different generations: the broker says %d, the channel %d, the directory %d; attach again",
+			g, id.Generation, c.reader.Generation())
 	}
 	c.identity, c.guard = id, id.Flags&protocol.AttachGuard != 0
 	c.arguments, c.results = newArea(layout.ArgumentBytes), newArea(layout.ResultBytes)

@@ -66,12 +66,11 @@ const stageEnv = "CALLBOARD_STAGE"
 
 // stageFlag adds --stage; the value is valid once the command runs.
 func stageFlag(cmd *cobra.Command) *string {
-	standard := os.Getenv(stageEnv)
-	if standard == "" {
-		standard = "default"
-	}
-	return cmd.Flags().String("stage", standard, "name of the stage; $"+stageEnv+" sets the default")
+	return cmd.Flags().String("stage", os.Getenv(stageEnv), "name of the stage (default $"+stageEnv+", else "+defaultStage+")")
 }
+
+// defaultStage is the stage that is meant when nobody names one.
+const defaultStage = "default"
 
 func jsonFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print JSON instead of text for people")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -22,7 +23,12 @@ type observer struct {
 }
 
 // runtimeInfo finds a stage's broker and reads where its NATS server is.
+// stage may be empty: then it is the default one, or whatever $CALLBOARD_RUNTIME_DIR serves.
 func runtimeInfo(stage string) (dir string, info control.RuntimeInfo, err error) {
+	named := stage != ""
+	if !named {
+		stage = defaultStage
+	}
 	if err := shm.CheckStage(stage); err != nil {
 		return "", info, &exitError{exitUsage, err}
 	}
@@ -30,6 +36,9 @@ func runtimeInfo(stage string) (dir string, info control.RuntimeInfo, err error)
 		return "", info, err
 	}
 	info, err = control.ReadRuntimeFile(filepath.Join(dir, control.RuntimeFileName))
+	if err == nil && named && info.Stage != stage {
+		err = fmt.Errorf("%s serves stage %q, not %q; name that one, or set CALLBOARD_RUNTIME_DIR to the directory of the other", dir, info.Stage, stage)
+	}
 	return dir, info, noBroker(err)
 }
 
@@ -66,15 +75,27 @@ func observe(stage string) (*observer, error) {
 	}, nil
 }
 
-// describe asks for the state of the stage, or of some of its attributes.
+// describe asks for the state of the stage, or of some of its attributes: page by page where there is much.
 func (o *observer) describe(ctx context.Context, attributes ...string) (*control.Description, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var description control.Description
-	if err := o.request(ctx, o.subjects.Describe(), control.DescribeRequest{Attributes: attributes}, &description); err != nil {
-		return nil, err
+	var all *control.Description
+	request := control.DescribeRequest{Attributes: attributes}
+	for {
+		var page control.Description
+		if err := o.request(ctx, o.subjects.Describe(), request, &page); err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = &page
+		} else {
+			all.Attributes, all.Clients = append(all.Attributes, page.Attributes...), append(all.Clients, page.Clients...)
+		}
+		request.FirstAttribute, request.FirstClient = len(all.Attributes), len(all.Clients)
+		if len(page.Attributes)+len(page.Clients) == 0 || len(all.Attributes) >= page.AttributeCount && len(all.Clients) >= page.ClientCount {
+			return all, nil
+		}
 	}
-	return &description, nil
 }
 
 // describeStage is observe and describe, for commands that ask once.

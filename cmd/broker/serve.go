@@ -86,6 +86,9 @@ func (f *serveFlags) config(logTo io.Writer) (broker.Config, error) {
 		Stage: *f.stage, ShmDir: *f.shmDir, MemoryBytes: uint64(f.memory), UnsealedBytes: uint64(f.unsealed),
 		Retain: *f.retain, NATSPort: int(*f.natsPort),
 	}
+	if config.Stage == "" {
+		config.Stage = defaultStage
+	}
 	if err := shm.CheckStage(config.Stage); err != nil {
 		return config, &exitError{exitUsage, err}
 	}
