@@ -3,6 +3,7 @@ package callboard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -98,7 +99,7 @@ func (o *Op) await(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return gaveUp(ctx, o.what)
+			return gaveUp(ctx, fmt.Sprintf("%s (op %d; op %d is the lowest that is pending)", o.what, o.id, c.lowestPending(o.id)))
 		}
 		turn := turnMax
 		if end, ok := ctx.Deadline(); ok {
@@ -124,6 +125,18 @@ func (o *Op) finish(err *Error, completion *protocol.CompletionEntry, content []
 	o.client.arguments.give(o.arguments)
 	o.client.results.give(o.results)
 	o.done.Store(true)
+}
+
+// lowestPending is the lowest op that is not done, up to id: what id waits for, since
+// a client's operations are looked at in order (behaviour 209).
+func (c *client) lowestPending(id uint64) uint64 {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	lowest := id
+	for other := range c.ops {
+		lowest = min(lowest, other)
+	}
+	return lowest
 }
 
 // request is an operation before it is submitted.

@@ -73,6 +73,9 @@ func (c *client) columns(names []string) ([]*snapshot.Column, error) {
 		if strings.HasPrefix(name, "@") {
 			return nil, fail(protocol.StatusNotSupported, "attribute %q: reserved names are not part of this version", name)
 		}
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
 		columns, err := c.reader.Columns(name)
 		if err != nil {
 			return nil, asError(err)
