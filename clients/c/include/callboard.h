@@ -30,7 +30,16 @@
  *   - After fork() the stage belongs to the parent: in the child calls return
  *     CBD_STATUS_SESSION_ENDED and giving back touches no shared memory.
  *   - Nothing here prints, aborts, exits or raises a signal.
- *   - Strings in are NUL-terminated UTF-8 unless a length is passed.
+ *   - Strings in are NUL-terminated UTF-8 unless a length is passed; other bytes are refused
+ *     with INVALID_ARGUMENT, at once. Error texts are always UTF-8.
+ *   - When the broker goes away, stopped or killed, cbd_stage_is_alive turns 0 as soon as it is
+ *     noticed, and whatever needs the broker ends with SESSION_ENDED and the reason: every
+ *     wait (an op, cbd_follow), every submission, the first look at memory that this
+ *     client has not mapped yet. What was sealed stays readable in place, with groups, pins and
+ *     snapshots that are held and with new reads, as far as the memory is mapped, because it
+ *     belongs to no process; but it shows the state at the broker's end and nothing newer. A broker that is
+ *     started anew makes a new generation in this version: connect again to see it. An orderly
+ *     stop removes the stage's memory from the machine, so that only what is mapped stays.
  *   - Options structs of all zeros, or NULL, are the defaults. The one exception
  *     is cbd_write_options.count; use cbd_write_options_default().
  */
@@ -158,11 +167,11 @@ typedef struct cbd_connect_options {
     uint32_t language;        /* CBD_LANGUAGE_*; 0: C */
     uint32_t guard;           /* 1: unmapped memory becomes read-only (M1); also $CALLBOARD_GUARD=1 */
     uint32_t read_only;       /* 1: this client will not write */
-    uint32_t sq_entries;      /* 0: default; else a power of two */
-    uint32_t cq_entries;      /* 0: default; else a power of two */
-    uint32_t pin_count;       /* 0: default */
-    uint32_t argument_bytes;  /* 0: default */
-    uint32_t result_bytes;    /* 0: default */
+    uint32_t sq_entries;      /* ops that the broker has not taken; a power of two up to CBD_RING_ENTRIES_MAX; 0: CBD_SQ_ENTRIES_DEFAULT */
+    uint32_t cq_entries;      /* ops that may be outstanding; as sq_entries; 0: CBD_CQ_ENTRIES_DEFAULT */
+    uint32_t pin_count;       /* groups and snapshots held at a time, up to CBD_PIN_COUNT_MAX; 0: CBD_PIN_COUNT_DEFAULT */
+    uint32_t argument_bytes;  /* room for arguments, inline payloads too, up to CBD_AREA_BYTES_MAX; 0: CBD_ARGUMENT_BYTES_DEFAULT */
+    uint32_t result_bytes;    /* room for results, up to CBD_AREA_BYTES_MAX; 0: CBD_RESULT_BYTES_DEFAULT */
     uint64_t timeout_ns;      /* for the broker's answer; 0: 10 s */
 } cbd_connect_options;
 
@@ -170,7 +179,11 @@ typedef struct cbd_connect_options {
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
  * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/.
  * On success *stage is the caller's: end with cbd_stage_close, give back with
- * cbd_stage_release. Errors: NOT_FOUND lists every place and what was wrong with it;
+ * cbd_stage_release. Where neither `name` nor $CALLBOARD_STAGE says a name, whatever stage
+ * $CALLBOARD_RUNTIME_DIR serves is accepted.
+ * Errors: NOT_FOUND lists every place and what was wrong with it, or says that the runtime
+ * directory serves another stage than the one named; INVALID_ARGUMENT: a name that no stage
+ * can have, a client_name that is not UTF-8, sizes that no channel can have;
  * INCOMPATIBLE_VERSION names both versions; LIMIT, ACCESS_DENIED from the broker;
  * TIMEOUT. On failure nothing stays open or mapped. */
 CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *options,
@@ -206,7 +219,8 @@ typedef struct cbd_stage_info {
 
 CBD_API cbd_status cbd_stage_get_info(cbd_stage *stage, cbd_stage_info *info, cbd_error *error);
 
-/* 1 when the session still runs, as far as is known without asking. */
+/* 1 when the session still runs, as far as is known without asking. After 0 sealed data can
+ * still be read in place: see the conventions on a broker that goes away. */
 CBD_API int cbd_stage_is_alive(cbd_stage *stage);
 
 /* 1 in a forked child of the process that connected. */
@@ -267,7 +281,8 @@ CBD_API cbd_status cbd_attribute_schema(cbd_stage *stage, const char *name, cbd_
 /* An ordered list of prims by their paths (each starts with "/"; they need not
  * exist). lengths NULL: NUL-terminated. n may be 0 and as large as wanted; long
  * lists travel in pieces. Waits for the broker. *query is the caller's: give back with
- * cbd_query_release. INVALID_ARGUMENT names the offending path. */
+ * cbd_query_release. INVALID_ARGUMENT names the offending path and its place in the list:
+ * no leading "/", a trailing one, "//", a NUL byte, not UTF-8, too long. */
 CBD_API cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, const size_t *lengths,
                                             size_t n, cbd_query **query, cbd_error *error);
 
@@ -321,7 +336,7 @@ typedef struct cbd_write_options {
     uint32_t next_ordinal; /* 1: the broker takes floor + 1 (O8) */
     uint32_t seal;         /* 1: and seals the attribute at it, in the same step */
     uint32_t semantic;     /* CBD_SEMANTIC_* */
-    uint32_t prim_mode;    /* CBD_MODE_UPSERT or CBD_MODE_INSERT */
+    uint32_t prim_mode;    /* CBD_MODE_UPSERT, or CBD_MODE_INSERT where the stage has CBD_FEATURE_DELETE */
     uint32_t row_ndim;     /* of row_shape; 0: none declared */
     uint32_t is_array;     /* 1: array kind */
     uint64_t row_shape[CBD_ROW_NDIM_MAX]; /* a new attribute's; else must agree */
@@ -344,10 +359,30 @@ static inline cbd_write_options cbd_write_options_default(void)
  * staging memory, one round trip.
  * INVALID_ARGUMENT: shape, dtype, semantic, count (with their numbers);
  * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind,
- * device memory, names that start with "@", lanes above 255. */
+ * device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT in this version. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                        const cbd_tensor *tensor, const cbd_write_options *options,
                                        cbd_op **op, cbd_error *error);
+
+/* One attribute of cbd_write_attributes. */
+typedef struct cbd_write_entry {
+    const char *name;                 /* each name once */
+    const cbd_tensor *tensor;         /* as for cbd_write_attribute */
+    const cbd_write_options *options; /* NULL: the defaults. ordinal, next_ordinal, seal and prim_mode are not looked at */
+} cbd_write_entry;
+
+/* As cbd_write_attribute, for n attributes of one query at one ordinal, as one op: either all
+ * of them are written or none is. Each tensor's rows stand for the same prims, as the options of
+ * its entry say (count, index_map, mask); names, tensors and options stay the caller's and may
+ * be changed when the call returns. prim_mode: CBD_MODE_*. Never waits for the broker.
+ * Large attributes are written one by one at the same ordinal: a seal shows several ops
+ * together as well, and only the failure of one of them is then not that of all.
+ * INVALID_ARGUMENT: n is 0, a name that is given twice, and whatever cbd_write_attribute
+ * refuses of one entry; FLOOR_VIOLATION: the ordinal is 0, or at or below the floor of any of
+ * them; NOT_SUPPORTED: the payloads are more than CBD_INLINE_BYTES_MAX together; LIMIT: the
+ * arguments are larger than the channel's area; QUEUE_FULL. */
+CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, const cbd_write_entry *entries, size_t n,
+                                        uint64_t ordinal, uint32_t prim_mode, cbd_op **op, cbd_error *error);
 
 /* A whole array as the one row of prim "/": row_shape is the tensor's shape (also
  * ndim 0), written at the next ordinal and sealed at once. */
@@ -373,7 +408,7 @@ typedef struct cbd_map_options {
     uint64_t ordinal;      /* ignored with next_ordinal */
     uint32_t next_ordinal; /* 1: the ordinal is taken at unmap */
     uint32_t init;         /* CBD_INIT_NONE, _ZERO or _CURRENT: what the memory holds at first */
-    uint64_t group_rows;   /* split into groups of so many rows; 0: one group */
+    uint64_t group_rows;   /* split into groups of so many rows; 0: one group; more than one: NOT_SUPPORTED in this version */
     uint32_t prim_mode;    /* CBD_MODE_* */
     uint32_t semantic;
     uint8_t code; /* the dtype; lanes 0: that of the existing attribute */

@@ -127,7 +127,7 @@ cbd_status cbdi_enter(cbd_stage *stage, cbd_error *error)
     }
     cbd_status status = cbdi_ended(stage, error);
     return status != CBD_STATUS_OK ? status
-                                   : cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "the stage was closed");
+                                   : cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "this stage was closed");
 }
 
 void cbdi_hold(cbd_stage *stage) { atomic_fetch_add(&stage->mapped, 1); }
@@ -191,7 +191,7 @@ static cbd_status hello(cbd_stage *stage, const cbd_connect_options *options, cb
     cbd_abi_message_header header;
     cbd_abi_hello_request request = {
         .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_HELLO_REQUEST, sizeof request},
-        .features = CBD_FEATURE_FIXED | CBD_FEATURE_SELECTION | CBD_FEATURE_RECOVERY,
+        .features = CBD_FEATURE_FIXED | CBD_FEATURE_SELECTION | CBD_FEATURE_RECOVERY | CBD_FEATURE_DELETE,
         .flags = (stage->guard ? CBD_ATTACH_GUARD : 0) | (stage->read_only ? CBD_ATTACH_READ_ONLY : 0),
         .language = options->language ? options->language : CBD_LANGUAGE_C,
         .pid = (uint32_t)getpid(),
@@ -247,6 +247,8 @@ static cbd_status hello(cbd_stage *stage, const cbd_connect_options *options, cb
     return CBD_STATUS_OK;
 }
 
+/* Maps a region and checks its header. magic 0: of the doorbell nothing but the size is looked
+ * at, since every client may write all of it and one stray write must not refuse the next (R3). */
 static cbd_status map_region(const char *what, int fd, uint64_t bytes, uint64_t least, int protection, uint64_t magic,
                              uint64_t generation, void **base, cbd_error *error)
 {
@@ -259,6 +261,10 @@ static cbd_status map_region(const char *what, int fd, uint64_t bytes, uint64_t 
     if (at == MAP_FAILED)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "mapping the %s, %llu bytes: %s", what,
                          (unsigned long long)bytes, strerror(errno));
+    if (magic == 0) {
+        *base = at;
+        return CBD_STATUS_OK;
+    }
     const cbd_abi_region_header *header = at;
     uint32_t version = load32(&header->version); /* stored last by the creator, so loaded first */
     cbd_status status = CBD_STATUS_OK;
@@ -298,8 +304,8 @@ static cbd_status map_regions(cbd_stage *stage, const cbd_abi_hello_reply *reply
         munmap((uint8_t *)at + CBD_DIRECTORY_BYTES, reply->directory_bytes - CBD_DIRECTORY_BYTES);
     stage->directory = at;
 
-    status = map_region("doorbell", fds[2], reply->doorbell_bytes, CBD_DOORBELL_BYTES, PROT_READ | PROT_WRITE,
-                        CBD_MAGIC_DOORBELL, reply->generation, &at, error);
+    status = map_region("doorbell", fds[2], reply->doorbell_bytes, CBD_DOORBELL_BYTES, PROT_READ | PROT_WRITE, 0,
+                        reply->generation, &at, error);
     if (status != CBD_STATUS_OK)
         return status;
     stage->doorbell = at;
@@ -325,6 +331,19 @@ static cbd_status map_regions(cbd_stage *stage, const cbd_abi_hello_reply *reply
     return cbdi_ring_init(stage, &header, error);
 }
 
+/* A runtime directory that was named outright may serve another stage than the one meant. */
+static cbd_status check_stage(cbd_stage *stage, const struct place *place, cbd_error *error)
+{
+    char serves[sizeof stage->directory->stage_name + 1];
+    cbdi_copy_text(serves, sizeof serves, stage->directory->stage_name, sizeof stage->directory->stage_name);
+    if (!place->named || strcmp(serves, place->name) == 0)
+        return CBD_STATUS_OK;
+    return cbdi_fail(error, CBD_STATUS_NOT_FOUND,
+                     "runtime directory %.200s serves stage \"%s\", not \"%s\"; connect to \"%s\", or let CALLBOARD_RUNTIME_DIR "
+                     "name the directory of \"%s\" (unset, the usual places are looked at)",
+                     place->directory, serves, place->name, serves, place->name);
+}
+
 cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd_stage **out, cbd_error *error)
 {
     static const cbd_connect_options defaults;
@@ -333,6 +352,11 @@ cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd
     *out = NULL;
     if (options == NULL)
         options = &defaults;
+    cbd_status status = options->client_name == NULL
+                            ? CBD_STATUS_OK
+                            : cbdi_utf8_check("client_name", options->client_name, strlen(options->client_name), error);
+    if (status != CBD_STATUS_OK)
+        return status;
     pthread_once(&fork_once, install_fork_handlers);
 
     cbd_stage *stage = calloc(1, sizeof *stage);
@@ -352,16 +376,17 @@ cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd
 
     cbd_abi_hello_reply reply = {.incarnation = 0};
     cbd_error why = {CBD_STATUS_INTERNAL, ""};
+    struct place place;
 
     pthread_mutex_lock(&list_lock);
     stage->next = list;
     if (list != NULL)
         list->previous = stage;
     list = stage;
-    stage->socket = cbdi_discover(name, stage->timeout_ns, &why);
+    stage->socket = cbdi_discover(name, stage->timeout_ns, &place, &why);
     pthread_mutex_unlock(&list_lock);
 
-    cbd_status status = stage->socket < 0 ? why.status : hello(stage, options, &reply, &why);
+    status = stage->socket < 0 ? why.status : hello(stage, options, &reply, &why);
     if (status == CBD_STATUS_OK) {
         stage->incarnation = reply.incarnation;
         stage->generation = reply.generation;
@@ -369,6 +394,8 @@ cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd
         stage->features = reply.features;
         status = map_regions(stage, &reply, &why);
     }
+    if (status == CBD_STATUS_OK)
+        status = check_stage(stage, &place, &why);
     if (status != CBD_STATUS_OK) {
         close_socket(stage);
         unmap(stage);

@@ -10,8 +10,8 @@
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
- *     stage.c, query.c, read.c, write.c, map.c                        the verbs
- *     dtype.c, error.c, futex.c                                       what they need
+ *     stage.c, query.c, read.c, write.c, batch.c, map.c               the verbs
+ *     dtype.c, text.c, error.c, futex.c                               what they need
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
  * `mapped`: whoever needs its mappings, that is the open stage, every call while it
@@ -44,6 +44,20 @@ cbd_status cbdi_fail(cbd_error *error, cbd_status status, const char *format, ..
 
 /* Copies text that may hold anything into a terminated buffer, cut at a character. */
 void cbdi_copy_text(char *to, size_t room, const void *text, size_t length);
+
+/* ---- texts (text.c) ------------------------------------------------------ */
+
+/* How many leading bytes are whole, valid characters; `length`: all of it. */
+size_t cbdi_utf8_prefix(const void *text, size_t length);
+/* INVALID_ARGUMENT names `what` and the first byte that is wrong. */
+cbd_status cbdi_utf8_check(const char *what, const char *text, size_t length, cbd_error *error);
+/* An attribute's name, and a list of them, whose errors say which one. */
+cbd_status cbdi_name_check(const char *name, bool writing, size_t *length, cbd_error *error);
+cbd_status cbdi_names_check(const char *const *names, size_t n, bool writing, cbd_error *error);
+/* Element `index` of a list of paths or of tokens. */
+cbd_status cbdi_string_check(const char *text, size_t length, size_t index, bool path, cbd_error *error);
+const char *cbdi_shape_text(const int64_t *shape, int32_t ndim, char text[160]);
+const char *cbdi_row_shape_text(const uint64_t *shape, uint32_t ndim, char text[160]);
 
 /* ---- segments (segment.c) ------------------------------------------------ */
 
@@ -278,7 +292,6 @@ cbd_status cbdi_query_check(cbd_stage *stage, const cbd_query *query, cbd_error 
 
 cbd_status cbdi_dtype_check(uint8_t code, uint8_t bits, uint16_t lanes, cbd_error *error);
 const char *cbdi_dtype_text(uint8_t code, uint8_t bits, uint16_t lanes, char text[32]);
-const char *cbdi_shape_text(const int64_t *shape, int32_t ndim, char text[160]);
 void cbdi_schema_to_abi(const cbd_schema *schema, cbd_abi_schema *abi);
 void cbdi_schema_from_abi(const cbd_abi_schema *abi, cbd_schema *schema);
 /* The shape (rows, *row_shape[, lanes]); returns ndim. */
@@ -292,7 +305,8 @@ void cbdi_gather(uint8_t *to, const cbd_tensor *tensor, uint64_t rows, const uin
 
 /* ---- checks of a write (write.c), shared with map.c ----------------------------- */
 
-cbd_status cbdi_name_check(const char *name, bool writing, size_t *length, cbd_error *error);
+/* INVALID_ARGUMENT for a mode that is none; NOT_SUPPORTED for INSERT where the broker does not serve it. */
+cbd_status cbdi_mode_check(cbd_stage *stage, const char *name, uint32_t prim_mode, cbd_error *error);
 /* Finds the attribute: 1 in *found, and its schema. */
 cbd_status cbdi_schema_of(cbd_stage *stage, const char *name, size_t length, cbd_schema *schema, bool *found,
                           cbd_error *error);
@@ -374,7 +388,14 @@ int cbdi_send(int socket, const void *message, size_t bytes);
 int cbdi_receive(int socket, void *message, size_t room, size_t *bytes, int *fds, size_t fd_room, size_t *fd_count,
                  uint64_t deadline_ns);
 
+/* Where a stage was looked for and found. */
+struct place {
+    char name[CBD_STAGE_NAME_BYTES_MAX + 1]; /* the stage that is meant */
+    bool named;                              /* by the caller or by $CALLBOARD_STAGE, and not for want of a name */
+    char directory[256];                     /* for people; cut */
+};
+
 /* Finds the runtime directory and connects; the socket or -1. */
-int cbdi_discover(const char *name, uint64_t timeout_ns, cbd_error *error);
+int cbdi_discover(const char *name, uint64_t timeout_ns, struct place *place, cbd_error *error);
 
 #endif

@@ -67,7 +67,7 @@ static int open_own(int at, const char *name, const char *shown, struct report *
 
 /* The socket in parent/name (both must be ours), or in `name` where parent is NULL;
  * -1 with a note of why not. */
-static int connect_in(const char *parent, const char *name, uint64_t timeout_ns, struct report *report)
+static int connect_in(const char *parent, const char *name, uint64_t timeout_ns, struct place *place, struct report *report)
 {
     char directory[4096];
     int failed = -1, dir;
@@ -106,6 +106,8 @@ static int connect_in(const char *parent, const char *name, uint64_t timeout_ns,
         if (fd >= 0)
             close(fd);
         fd = -1;
+    } else {
+        cbdi_copy_text(place->directory, sizeof place->directory, directory, strlen(directory));
     }
     close(dir);
     return fd;
@@ -118,7 +120,7 @@ static bool stage_name_ok(const char *name)
            strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == length;
 }
 
-int cbdi_discover(const char *name, uint64_t timeout_ns, cbd_error *error)
+int cbdi_discover(const char *name, uint64_t timeout_ns, struct place *place, cbd_error *error)
 {
     const char *named = getenv("CALLBOARD_STAGE"), *own = getenv("CALLBOARD_RUNTIME_DIR"),
                *xdg = getenv("XDG_RUNTIME_DIR");
@@ -127,22 +129,27 @@ int cbdi_discover(const char *name, uint64_t timeout_ns, cbd_error *error)
     int fd = -1;
 
     if (name == NULL || name[0] == 0)
-        name = named != NULL && named[0] != 0 ? named : "default";
+        name = named;
+    memset(place, 0, sizeof *place);
+    place->named = name != NULL && name[0] != 0;
+    if (!place->named)
+        name = "default";
     if (!stage_name_ok(name)) {
         cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "stage name \"%.64s\": expected 1 to %u of A-Z a-z 0-9 _ -", name,
                   CBD_STAGE_NAME_BYTES_MAX);
         return -1;
     }
+    memcpy(place->name, name, strlen(name));
     if (own != NULL && own[0] != 0) {
-        fd = connect_in(NULL, own, timeout_ns, &report); /* the only place, then */
+        fd = connect_in(NULL, own, timeout_ns, place, &report); /* the only place, then */
     } else {
         if (xdg != NULL && xdg[0] == '/') {
             snprintf(parent, sizeof parent, "%s/callboard", xdg);
-            fd = connect_in(parent, name, timeout_ns, &report);
+            fd = connect_in(parent, name, timeout_ns, place, &report);
         }
         if (fd < 0) {
             snprintf(parent, sizeof parent, "/tmp/callboard-%u", (unsigned)geteuid());
-            fd = connect_in(parent, name, timeout_ns, &report);
+            fd = connect_in(parent, name, timeout_ns, place, &report);
         }
     }
     if (fd < 0)

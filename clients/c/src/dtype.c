@@ -56,16 +56,6 @@ const char *cbdi_dtype_text(uint8_t code, uint8_t bits, uint16_t lanes, char tex
     return text;
 }
 
-const char *cbdi_shape_text(const int64_t *shape, int32_t ndim, char text[160])
-{
-    size_t used = 1;
-    text[0] = '(';
-    for (int32_t i = 0; i < ndim && used < 130; i++)
-        used += (size_t)snprintf(text + used, 160 - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    snprintf(text + used, 160 - used, ndim == 1 ? ",)" : ")");
-    return text;
-}
-
 cbd_status cbdi_dtype_check(uint8_t code, uint8_t bits, uint16_t lanes, cbd_error *error)
 {
     if (lanes == 0 || lanes > LANES_MAX)
@@ -102,6 +92,7 @@ static cbd_status semantic_check(const cbd_schema *s, cbd_error *error)
 cbd_status cbd_schema_row_bytes(const cbd_schema *s, uint64_t *row_bytes, cbd_error *error)
 {
     uint64_t bytes;
+    char shape[160], type[32];
     if (s == NULL || row_bytes == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "schema or row_bytes is NULL");
     *row_bytes = 0;
@@ -118,9 +109,10 @@ cbd_status cbd_schema_row_bytes(const cbd_schema *s, uint64_t *row_bytes, cbd_er
         if (s->row_shape[i] == 0)
             return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
                              "row_shape has 0 in dimension %u: a fixed row has at least one element", i);
-        if (bytes > (uint64_t)INT64_MAX / s->row_shape[i])
-            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "a row has more than %lld bytes", (long long)INT64_MAX);
-        bytes *= s->row_shape[i];
+        if (__builtin_mul_overflow(bytes, s->row_shape[i], &bytes) || bytes > (uint64_t)INT64_MAX)
+            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "a row of row_shape %s and element type %s has more than %lld bytes",
+                             cbdi_row_shape_text(s->row_shape, s->row_ndim, shape),
+                             cbdi_dtype_text(s->code, s->bits, s->lanes, type), (long long)INT64_MAX);
     }
     status = semantic_check(s, error);
     if (status == CBD_STATUS_OK)
@@ -169,9 +161,27 @@ int32_t cbdi_view_shape(const cbd_schema *s, uint64_t rows, int64_t shape[CBD_ND
     return ndim;
 }
 
+/* Whether every element of a tensor that is not empty has an address, and a distance from
+ * the first one in bytes. After this nothing that cbdi_gather computes can overflow: each of its
+ * sums lies between the lowest and the highest of them. */
+static bool reach_fits(const cbd_tensor *t)
+{
+    int64_t size = t->bits / 8 * (int64_t)t->lanes, low = 0, high = size;
+    uintptr_t end;
+    for (int32_t i = 0; i < t->ndim && t->strides != NULL; i++) {
+        int64_t step;
+        if (t->shape[i] == 1)
+            continue; /* its stride is never used */
+        if (__builtin_mul_overflow(t->strides[i], size, &step) || __builtin_mul_overflow(step, t->shape[i] - 1, &step) ||
+            __builtin_add_overflow(step < 0 ? low : high, step, step < 0 ? &low : &high))
+            return false;
+    }
+    return !__builtin_add_overflow((uintptr_t)t->data, low, &end) && !__builtin_add_overflow((uintptr_t)t->data, high, &end);
+}
+
 cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *error)
 {
-    char text[160];
+    char text[160], strides[160];
     if (t == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor is NULL");
     cbd_status status = cbdi_dtype_check(t->code, t->bits, t->lanes, error);
@@ -194,15 +204,16 @@ cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *er
                              cbdi_shape_text(t->shape, t->ndim, text), i);
         empty = empty || t->shape[i] == 0;
     }
-    for (int32_t i = 0; i < t->ndim && !empty; i++) {
-        if (total > (uint64_t)INT64_MAX / (uint64_t)t->shape[i])
+    for (int32_t i = 0; i < t->ndim && !empty; i++)
+        if (__builtin_mul_overflow(total, (uint64_t)t->shape[i], &total) || total > (uint64_t)INT64_MAX)
             return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s: more than %lld bytes",
                              cbdi_shape_text(t->shape, t->ndim, text), (long long)INT64_MAX);
-        total *= (uint64_t)t->shape[i];
-    }
     if (t->data == NULL && !empty)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor of shape %s has no data",
                          cbdi_shape_text(t->shape, t->ndim, text));
+    if (!empty && !reach_fits(t))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s and strides %s: it reaches beyond the address space",
+                         cbdi_shape_text(t->shape, t->ndim, text), t->strides == NULL ? "none" : cbdi_shape_text(t->strides, t->ndim, strides));
     *bytes = empty ? 0 : total;
     return CBD_STATUS_OK;
 }
@@ -215,13 +226,9 @@ cbd_status cbdi_fold(const cbd_tensor *t, cbd_schema *schema, const cbd_schema *
     bool same = t->ndim >= trailing;
     for (uint32_t i = 0; same && i < cut->row_ndim; i++)
         same = (uint64_t)t->shape[1 + i] == cut->row_shape[i];
-    if (!same) {
-        int64_t declared[CBD_ROW_NDIM_MAX];
-        for (uint32_t i = 0; i < cut->row_ndim; i++)
-            declared[i] = (int64_t)cut->row_shape[i];
+    if (!same)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s: behind the rows, the row_shape is %s",
-                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_shape_text(declared, (int32_t)cut->row_ndim, other));
-    }
+                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_row_shape_text(cut->row_shape, cut->row_ndim, other));
     uint64_t lanes = t->lanes;
     for (int32_t i = trailing; i < t->ndim; i++) {
         if (t->shape[i] == 0)
@@ -269,15 +276,15 @@ void cbdi_gather(uint8_t *to, const cbd_tensor *t, uint64_t rows, const uint32_t
     size_t size = (size_t)t->bits / 8 * t->lanes;
     int64_t run = 1;           /* elements of the compact tail */
     int32_t compact = t->ndim; /* its first dimension */
+    if (rows == 0)
+        return;
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0)
+            return; /* of an empty tensor nothing was checked but its extents */
     while (compact > 1 && (t->strides == NULL || t->shape[compact - 1] == 1 || t->strides[compact - 1] == run))
         run *= t->shape[--compact];
-    if (rows == 0 || run == 0)
-        return;
-    for (int32_t i = 1; i < compact; i++)
-        if (t->shape[i] == 0)
-            return;
-    int64_t step = t->strides != NULL ? t->strides[0] : run;
-    if (index_map == NULL && compact == 1 && step == run) {
+    int64_t step = t->shape[0] == 1 ? 0 : t->strides != NULL ? t->strides[0] : run; /* of one row: never used */
+    if (index_map == NULL && compact == 1 && (step == run || rows == 1)) {
         memcpy(to, t->data, (size_t)rows * (size_t)run * size);
         return;
     }

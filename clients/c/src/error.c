@@ -72,6 +72,9 @@ cbd_status cbdi_fail(cbd_error *error, cbd_status status, const char *format, ..
         error->text[0] = 0;
     else if ((size_t)wanted >= sizeof error->text)
         error->text[whole_characters(error->text, sizeof error->text - 1)] = 0;
+    size_t length = strlen(error->text), good;
+    while ((good = cbdi_utf8_prefix(error->text, length)) < length)
+        error->text[good] = '?'; /* a name or path that is not UTF-8, or was cut within a character */
     error->status = status;
     return status;
 }

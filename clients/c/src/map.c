@@ -95,10 +95,14 @@ static cbd_status schema_of_map(cbd_stage *stage, const char *name, size_t lengt
     bool found;
     if (o->is_array)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", name);
-    if (o->row_ndim > CBD_ROW_NDIM_MAX || o->init > CBD_INIT_CURRENT || o->prim_mode > CBD_MODE_INSERT)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_ndim %u, init %u, prim_mode %u: expected at most %u, 2 and 1",
-                         o->row_ndim, o->init, o->prim_mode, CBD_ROW_NDIM_MAX);
-    cbd_status status = cbdi_schema_of(stage, name, length, &existing, &found, error);
+    if (o->row_ndim > CBD_ROW_NDIM_MAX)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
+                         CBD_ROW_NDIM_MAX);
+    if (o->init > CBD_INIT_CURRENT)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "init is %u: expected 0 (none), 1 (zero) or 2 (current)", o->init);
+    cbd_status status = cbdi_mode_check(stage, name, o->prim_mode, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_schema_of(stage, name, length, &existing, &found, error);
     if (status != CBD_STATUS_OK)
         return status;
     if (!found && o->lanes == 0)
@@ -153,9 +157,14 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     uint32_t got;
     cbdi_submit_commit(stage, &s, &op);
     status = cbdi_op_finish(op, &result, &session->handle, &got, error);
-    if (status == CBD_STATUS_OK && (result.count > groups || got < result.count * sizeof *descriptors))
-        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker made %llu groups in %u bytes, expected %zu",
-                           (unsigned long long)result.count, got, groups);
+    if (status == CBD_STATUS_OK && result.count > groups)
+        status = cbdi_fail(error, CBD_STATUS_LIMIT,
+                           "the session has %llu groups, this channel has room for the descriptors of %zu; connect with a larger "
+                           "result_bytes, or map larger groups",
+                           (unsigned long long)result.count, groups);
+    else if (status == CBD_STATUS_OK && got < result.count * sizeof *descriptors)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker described %llu groups in %u bytes",
+                           (unsigned long long)result.count, got);
     if (status == CBD_STATUS_OK)
         session->count = (size_t)result.count;
     return status;
@@ -174,7 +183,11 @@ static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *na
     if (status != CBD_STATUS_OK)
         return status;
 
-    size_t groups = o->group_rows == 0 || query->count == 0 ? 1 : (size_t)((query->count - 1) / o->group_rows + 1);
+    /* Room for the descriptors, a quarter of the area at most: how many groups a session may have
+     * is the broker's answer, and not one of our own about room. */
+    uint64_t wanted = o->group_rows == 0 || query->count == 0 ? 1 : (query->count - 1) / o->group_rows + 1;
+    uint64_t most = stage->ring.results.size_bytes / 4 / sizeof(cbd_abi_group_descriptor) + 1;
+    size_t groups = (size_t)(wanted < most ? wanted : most);
     cbd_session *session = calloc(1, sizeof *session + length + 1);
     cbd_abi_group_descriptor *descriptors = calloc(groups, sizeof *descriptors);
     if (session != NULL) {

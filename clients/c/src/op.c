@@ -32,6 +32,20 @@ static bool completions_wait(struct ring *ring)
     return load64(&ring->control->cq_tail) != atomic_load(&ring->cq_head);
 }
 
+/* The lowest op that is not done, up to id: what id waits for, since a client's
+ * operations are looked at in order (behaviour 209). */
+static uint64_t lowest_pending(struct ring *ring, uint64_t id)
+{
+    pthread_mutex_lock(&ring->lock);
+    for (uint32_t i = 0; i < ring->cq_entries; i++) {
+        cbd_op *op = ring->pending[i];
+        if (op != NULL && !op_done(op) && op->id < id)
+            id = op->id;
+    }
+    pthread_mutex_unlock(&ring->lock);
+    return id;
+}
+
 /* Until done, the deadline, or the end of the session. */
 static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, cbd_error *error)
 {
@@ -50,8 +64,10 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
             uint64_t spent = start == 0 ? 0 : cbdi_now_ns() - start;
             if (spent >= timeout_ns) {
                 cbdi_look_at_socket(stage); /* who only ever polls must hear of the end as well */
-                return cbdi_fail(error, CBD_STATUS_TIMEOUT, "op %llu is not done after %llu ns; it may be waited for again",
-                                 (unsigned long long)op->id, (unsigned long long)timeout_ns);
+                return cbdi_fail(error, CBD_STATUS_TIMEOUT,
+                                 "op %llu is not done after %llu ns (op %llu is the lowest that is pending); it may be waited for again",
+                                 (unsigned long long)op->id, (unsigned long long)timeout_ns,
+                                 (unsigned long long)lowest_pending(ring, op->id));
             }
             if (timeout_ns - spent < turn)
                 turn = timeout_ns - spent;

@@ -49,6 +49,23 @@ static void store_pin(cbd_pin *pin, uint64_t epoch)
     atomic_store(&pin->epoch, epoch);
 }
 
+/* Adds to what this client pins, here and where the broker shows it: both are sums of the same
+ * terms, so that they end up equal whatever the order of the threads. A pin is held by the
+ * caller, and so the channel is mapped; in a forked child it is the parent's, and not mapped. */
+static void add_pinned(cbd_stage *stage, uint64_t bytes)
+{
+    atomic_fetch_add(&stage->pinned_bytes, bytes);
+    if (!atomic_load(&stage->foreign))
+        add64(&stage->ring.control->pinned_bytes, bytes);
+}
+
+static void uncount_version(cbd_stage *stage, struct version_use *use)
+{
+    uint64_t bytes = use->bytes; /* before the count falls and the record may be another version's */
+    if (atomic_fetch_sub(&use->count, 1) == 1)
+        add_pinned(stage, 0 - bytes);
+}
+
 cbd_pin *cbd_pin_retain(cbd_pin *pin)
 {
     if (pin != NULL)
@@ -64,10 +81,7 @@ void cbd_pin_release(cbd_pin *pin)
     if (!atomic_load(&stage->foreign)) /* a child's slots are not mapped, and the parent's claims are the parent's */
         exchange64(&slot_of(pin)->epoch, 0);
     for (uint32_t i = 0; i < pin->use_count; i++) {
-        struct version_use *use = pin->uses[i].version;
-        uint64_t bytes = use->bytes; /* before the count falls and the record may be another version's */
-        if (atomic_fetch_sub(&use->count, 1) == 1)
-            atomic_fetch_sub(&stage->pinned_bytes, bytes);
+        uncount_version(stage, pin->uses[i].version);
         atomic_fetch_sub(&pin->uses[i].segment->users, 1);
     }
     pin->use_count = 0;
@@ -76,7 +90,7 @@ void cbd_pin_release(cbd_pin *pin)
     if (place < atomic_load(&stage->pin_hint))
         atomic_store(&stage->pin_hint, place);
     atomic_store(&pin->used, 0);
-    cbdi_leave(stage);
+    cbdi_leave(stage); /* last: whatever touches the channel comes before */
     cbdi_stage_drop(stage);
 }
 
@@ -188,7 +202,7 @@ static struct version_use *count_version(cbd_stage *stage, struct column *column
     for (struct version_use *use = column->uses; use != NULL; use = use->next) {
         if (use->birth == version->birth) {
             if (atomic_fetch_add(&use->count, 1) == 0)
-                atomic_fetch_add(&stage->pinned_bytes, use->bytes);
+                add_pinned(stage, use->bytes);
             return use;
         }
         if (atomic_load(&use->count) == 0)
@@ -204,7 +218,7 @@ static struct version_use *count_version(cbd_stage *stage, struct column *column
     idle->birth = version->birth;
     idle->bytes = version->block.length_bytes;
     atomic_store(&idle->count, 1);
-    atomic_fetch_add(&stage->pinned_bytes, idle->bytes);
+    add_pinned(stage, idle->bytes);
     return idle;
 }
 
@@ -232,10 +246,12 @@ cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct versio
     pin->uses[pin->use_count++] = (struct pin_use){segment, use};
 
     uint64_t pinned = atomic_load(&stage->pinned_bytes), most = stage->directory->pinned_bytes_max;
-    store64(&stage->ring.control->pinned_bytes, pinned);
     if (most != 0 && pinned > most) {
         char oldest[300];
         name_oldest(stage, load64(&stage->directory->epoch), oldest, sizeof oldest);
+        pin->use_count--; /* a snapshot's pin goes on without this version */
+        atomic_fetch_sub(&segment->users, 1);
+        uncount_version(stage, use);
         return cbdi_fail(error, CBD_STATUS_LIMIT,
                          "this client would pin %llu bytes of distinct versions, its limit is %llu; oldest pins: %s",
                          (unsigned long long)pinned, (unsigned long long)most, oldest);

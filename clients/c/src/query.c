@@ -35,20 +35,16 @@ void cbdi_string_list_put(uint8_t *to, const char *const *texts, const size_t *l
 
 static cbd_status check_texts(const char *const *texts, const size_t *lengths, size_t n, bool paths, cbd_error *error)
 {
-    size_t most = paths ? CBD_PATH_BYTES_MAX : CBD_NAME_BYTES_MAX;
     const char *what = paths ? "path" : "token";
     if (n != 0 && texts == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%ss is NULL with n = %zu", what, n);
     if (n >= UINT32_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "n is %zu, the most are %u", n, UINT32_MAX - 1);
     for (size_t i = 0; i < n; i++) {
-        if (texts[i] == NULL)
-            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%s %zu is NULL", what, i);
-        size_t length = length_of(texts, lengths, i);
-        if (length > most || (paths && (length == 0 || texts[i][0] != '/')))
-            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%s %zu, \"%.*s\", has %zu bytes; expected %s%zu bytes at most",
-                             what, i, (int)(length > 80 ? 80 : length), texts[i], length,
-                             paths ? "a leading \"/\" and " : "", most);
+        size_t length = texts[i] == NULL ? 0 : length_of(texts, lengths, i);
+        cbd_status status = cbdi_string_check(texts[i], length, i, paths, error);
+        if (status != CBD_STATUS_OK)
+            return status;
     }
     return CBD_STATUS_OK;
 }

@@ -151,19 +151,6 @@ static void free_plan(struct plan *plan)
     free(plan->pins);
 }
 
-static cbd_status check_names(const char *const *names, size_t n, cbd_error *error)
-{
-    size_t length;
-    if (n != 0 && names == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "names is NULL with n = %zu", n);
-    for (size_t i = 0; i < n; i++) {
-        cbd_status status = cbdi_name_check(names[i], false, &length, error);
-        if (status != CBD_STATUS_OK)
-            return status;
-    }
-    return CBD_STATUS_OK;
-}
-
 /* The columns of the names, after that of the floors. With cache_lock held. */
 static cbd_status make_plan(cbd_stage *stage, const char *const *names, size_t n, struct plan *plan, cbd_error *error)
 {
@@ -250,7 +237,7 @@ cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *c
     if (read == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "read: expected a place for the handle, got NULL");
     *read = NULL;
-    cbd_status status = check_names(names, n, error);
+    cbd_status status = cbdi_names_check(names, n, false, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_enter(stage, error);
     if (status != CBD_STATUS_OK)
@@ -377,7 +364,7 @@ cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const cha
     if (snapshot == NULL || read == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "snapshot or the place for the read is NULL");
     *read = NULL;
-    cbd_status status = check_names(names, n, error);
+    cbd_status status = cbdi_names_check(names, n, false, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_enter(snapshot->stage, error);
     if (status != CBD_STATUS_OK)

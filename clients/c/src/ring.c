@@ -48,6 +48,7 @@ cbd_status cbdi_ring_init(cbd_stage *stage, const cbd_abi_channel_header *h, cbd
                          (unsigned long long)h->argument_offset_bytes, h->result_bytes,
                          (unsigned long long)h->result_offset_bytes);
     ring->control = (cbd_abi_channel_control *)(stage->channel + CBD_CHANNEL_CONTROL_OFFSET);
+    store64(&ring->control->pinned_bytes, 0);
     ring->sq = (cbd_abi_submission_entry *)(stage->channel + h->sq_offset_bytes);
     ring->cq = (cbd_abi_completion_entry *)(stage->channel + h->cq_offset_bytes);
     ring->sq_entries = h->sq_entries;

@@ -54,6 +54,11 @@ static inline uint32_t add32(uint32_t *word, uint32_t value)
     return atomic_fetch_add_explicit((_Atomic uint32_t *)word, value, memory_order_seq_cst);
 }
 
+static inline void add64(uint64_t *word, uint64_t value)
+{
+    atomic_fetch_add_explicit((_Atomic uint64_t *)word, value, memory_order_seq_cst);
+}
+
 /* Raises the word to at least value; only for words with one writing process. */
 static inline void raise32(uint32_t *word, uint32_t value)
 {

@@ -114,7 +114,7 @@ cbd_status cbdi_ended(cbd_stage *stage, cbd_error *error)
         return cbdi_fail(error, CBD_STATUS_SESSION_ENDED,
                          "this stage belongs to the parent process, which connected before the fork; connect anew");
     if (atomic_load(&stage->closed))
-        return cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "the stage was closed by cbd_stage_close");
+        return cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "this stage was closed");
     if (!atomic_load(&stage->ended))
         return CBD_STATUS_OK;
     pthread_mutex_lock(&stage->state_lock);
@@ -140,8 +140,10 @@ static void last_message(cbd_stage *stage, const void *message, size_t bytes)
     }
     memcpy(&reply, message, sizeof reply);
     cbdi_copy_text(text, sizeof text, reply.text, sizeof reply.text);
-    cbdi_end(stage, CBD_STATUS_SESSION_ENDED, "the broker ended this session: %s: %s", cbd_status_name(reply.status),
-             text);
+    if (reply.status == CBD_STATUS_SESSION_ENDED) /* what we say of it already */
+        cbdi_end(stage, CBD_STATUS_SESSION_ENDED, "the broker ended this session: %s", text);
+    else
+        cbdi_end(stage, CBD_STATUS_SESSION_ENDED, "the broker ended this session: %s: %s", cbd_status_name(reply.status), text);
 }
 
 static void hung_up(cbd_stage *stage)

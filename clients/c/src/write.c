@@ -9,14 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-cbd_status cbdi_name_check(const char *name, bool writing, size_t *length, cbd_error *error)
+cbd_status cbdi_mode_check(cbd_stage *stage, const char *name, uint32_t prim_mode, cbd_error *error)
 {
-    *length = name == NULL ? 0 : strlen(name);
-    if (*length == 0 || *length > CBD_NAME_BYTES_MAX)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute name%s has %zu bytes: expected 1 to %u",
-                         name == NULL ? " is NULL and" : "", *length, CBD_NAME_BYTES_MAX);
-    if (writing && name[0] == '@')
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": names that start with \"@\" are reserved", name);
+    if (prim_mode > CBD_MODE_INSERT)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "prim_mode is %u: expected 0 (upsert) or 1 (insert)", prim_mode);
+    if (prim_mode == CBD_MODE_INSERT && !(stage->features & CBD_FEATURE_DELETE)) /* a broker that has the one has the other */
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "attribute \"%.200s\": prim_mode 1 (insert) is not part of this broker's version; use 0 (upsert)", name);
     return CBD_STATUS_OK;
 }
 
@@ -49,26 +48,31 @@ cbd_status cbdi_ordinal_check(cbd_stage *stage, const char *name, size_t length,
     return CBD_STATUS_OK;
 }
 
+static bool same_row_shape(const cbd_schema *schema, uint32_t ndim, const uint64_t *shape)
+{
+    return schema->row_ndim == ndim && memcmp(schema->row_shape, shape, ndim * sizeof *shape) == 0;
+}
+
 cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, const cbd_schema *s, cbd_error *error)
 {
-    char have[32], want[32];
-    const char *differs = NULL;
-    if (existing->kind != s->kind)
-        differs = "kind";
-    else if (existing->row_ndim != s->row_ndim || memcmp(existing->row_shape, s->row_shape, sizeof s->row_shape) != 0)
-        differs = "row_shape";
-    else if (s->semantic != CBD_SEMANTIC_NONE && existing->semantic != s->semantic)
-        differs = "semantic";
-    else if (existing->device_type != s->device_type || existing->device_id != s->device_id)
-        differs = "device";
+    char have[160], want[160];
     if (existing->code != s->code || existing->bits != s->bits || existing->lanes != s->lanes)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "element type is %s but the attribute \"%.200s\" holds %s",
                          cbdi_dtype_text(s->code, s->bits, s->lanes, have), name,
                          cbdi_dtype_text(existing->code, existing->bits, existing->lanes, want));
-    if (differs != NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%s differs from that of the attribute \"%.200s\" (semantic %u and %u, "
-                         "row dimensions %u and %u)", differs, name, s->semantic, existing->semantic, s->row_ndim,
-                         existing->row_ndim);
+    if (existing->kind != s->kind)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "kind is %u but the attribute \"%.200s\" is of kind %u", s->kind, name,
+                         existing->kind);
+    if (!same_row_shape(existing, s->row_ndim, s->row_shape))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape is %s but that of the attribute \"%.200s\" is %s",
+                         cbdi_row_shape_text(s->row_shape, s->row_ndim, have), name,
+                         cbdi_row_shape_text(existing->row_shape, existing->row_ndim, want));
+    if (s->semantic != CBD_SEMANTIC_NONE && existing->semantic != s->semantic)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic is %u but that of the attribute \"%.200s\" is %u", s->semantic,
+                         name, existing->semantic);
+    if (existing->device_type != s->device_type || existing->device_id != s->device_id)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "device is (%u, %u) but the attribute \"%.200s\" lies on (%u, %u)",
+                         s->device_type, s->device_id, name, existing->device_type, existing->device_id);
     return CBD_STATUS_OK;
 }
 
@@ -110,6 +114,7 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
     cbd_schema existing;
     bool found;
     uint64_t bytes;
+    char have[160], want[160];
     cbd_status status = cbdi_tensor_check(w->tensor, &bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -117,8 +122,8 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
         return cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
     if (o->is_array)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", w->name);
-    if (o->prim_mode > CBD_MODE_INSERT)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "prim_mode is %u: expected 0 (upsert) or 1 (insert)", o->prim_mode);
+    if ((status = cbdi_mode_check(stage, w->name, o->prim_mode, error)) != CBD_STATUS_OK)
+        return status;
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
                          CBD_ROW_NDIM_MAX);
@@ -130,12 +135,10 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
     status = cbdi_schema_of(stage, w->name, w->name_bytes, &existing, &found, error);
     if (status == CBD_STATUS_OK && found && existing.kind == CBD_KIND_ARRAY)
         status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" is of kind array, the write of kind fixed", w->name);
-    if (status == CBD_STATUS_OK && found && o->row_ndim != 0 &&
-        (existing.row_ndim != o->row_ndim ||
-         memcmp(existing.row_shape, o->row_shape, o->row_ndim * sizeof o->row_shape[0]) != 0))
-        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
-                           "the row_shape given, %u dimensions, is not that of the attribute \"%.200s\", %u dimensions", o->row_ndim,
-                           w->name, existing.row_ndim);
+    if (status == CBD_STATUS_OK && found && o->row_ndim != 0 && !same_row_shape(&existing, o->row_ndim, o->row_shape))
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape is %s but that of the attribute \"%.200s\" is %s",
+                           cbdi_row_shape_text(o->row_shape, o->row_ndim, have), w->name,
+                           cbdi_row_shape_text(existing.row_shape, existing.row_ndim, want));
     if (status == CBD_STATUS_OK)
         status = cbdi_fold(w->tensor, &w->schema, found ? &existing : NULL, error);
     if (status == CBD_STATUS_OK)
@@ -310,18 +313,13 @@ cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *ten
 cbd_status cbd_advance_write_floor(cbd_stage *stage, uint64_t ordinal, uint32_t scope, const char *const *names, size_t n,
                                    uint64_t stamp_ns, cbd_op **op, cbd_error *error)
 {
-    size_t length;
-    cbd_status status = CBD_STATUS_OK;
     if (op != NULL)
         *op = NULL;
     if (scope > CBD_SCOPE_EXCLUDE)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "scope is %u: expected 0 (all), 1 (include) or 2 (exclude)", scope);
     if (scope == CBD_SCOPE_ALL && n != 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "scope all with %zu names: expected none; use include", n);
-    if (n != 0 && names == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "names is NULL with n = %zu", n);
-    for (size_t i = 0; i < n && status == CBD_STATUS_OK; i++)
-        status = cbdi_name_check(names[i], true, &length, error);
+    cbd_status status = cbdi_names_check(names, n, true, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_enter(stage, error);
     if (status != CBD_STATUS_OK)

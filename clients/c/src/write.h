@@ -1,4 +1,4 @@
-/* One write, while it is checked; write.c and python_support.c. */
+/* One write, while it is checked; write.c and batch.c. */
 #ifndef CBDI_WRITE_H
 #define CBDI_WRITE_H
 

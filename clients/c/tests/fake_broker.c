@@ -96,8 +96,10 @@ static void answer_message(struct fake *f, const uint8_t *message)
     cbd_abi_message_header header;
     memcpy(&header, message, sizeof header);
     if (header.type == CBD_MESSAGE_HELLO_REQUEST) {
+        cbd_abi_hello_request hello;
+        memcpy(&hello, message, sizeof hello);
         cbd_abi_hello_reply reply = {.header = {CBD_MAGIC_MESSAGE, f->version, CBD_MESSAGE_HELLO_REPLY, sizeof reply},
-                                     .features = CBD_FEATURE_FIXED | CBD_FEATURE_SELECTION,
+                                     .features = f->features & hello.features,
                                      .incarnation = 77,
                                      .generation = FAKE_GENERATION,
                                      .channel_bytes = page(channel_bytes(f)),
@@ -239,6 +241,8 @@ struct fake *fake_start(void)
     CHECK(f != NULL);
     f->connection = -1;
     f->version = CBD_VERSION_WORD;
+    f->features = CBD_FEATURE_FIXED | CBD_FEATURE_SELECTION;
+    f->hang_up_status = CBD_STATUS_LIMIT;
     f->sq_entries = 16;
     f->cq_entries = 32;
     f->pin_count = 64;
@@ -314,7 +318,7 @@ void fake_hang_up(struct fake *f, const char *text)
 {
     if (text != NULL) {
         cbd_abi_error_reply reply = {.header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_ERROR_REPLY, sizeof reply},
-                                     .status = CBD_STATUS_LIMIT};
+                                     .status = f->hang_up_status};
         snprintf((char *)reply.text, sizeof reply.text, "%s", text);
         send_with(f->connection, &reply, sizeof reply, NULL, 0);
     }

@@ -29,6 +29,8 @@ struct fake {
     uint64_t layouts;
     uint32_t sq_entries, cq_entries, argument_bytes, result_bytes, pin_count;
     uint32_t version; /* of the hello reply */
+    uint64_t features; /* that the broker has */
+    uint32_t hang_up_status;
     pthread_t thread;
     _Atomic int stop;
     _Atomic int frozen;     /* answers no ops */

@@ -410,6 +410,67 @@ static void too_many_pinned_bytes_are_limit_and_name_the_oldest(void)
     fake_stop(f);
 }
 
+static uint64_t pinned_shown(struct fake *f)
+{
+    return load64(&((cbd_abi_channel_control *)(f->channel + CBD_CHANNEL_CONTROL_OFFSET))->pinned_bytes);
+}
+
+static void *release_soon(void *pin)
+{
+    usleep(20000);
+    cbd_pin_release(pin);
+    return NULL;
+}
+
+/* V7: what the broker shows of this client follows every change, down as well as up. */
+static void the_pinned_bytes_shown_follow_releases_and_refusals(void)
+{
+    struct fake *f = fake_start();
+    f->directory->pinned_bytes_max = 100;
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 1);
+    uint64_t shape = 10, large = 20;
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 1, &shape);
+    uint32_t y = fake_column(f, "y", CBD_DTYPE_INT, 32, 1, 1, &large);
+    cbd_abi_ref layout = fake_layout(f, abc, 1, 1);
+    int32_t row[20] = {0};
+    fake_publish(f, x, 0, layout, 1, row, 40, 1);
+    fake_publish(f, y, 0, layout, 1, row, 80, 1);
+    const cbd_read_group *one = read_x(stage, query), *two = read_x(stage, query);
+    CHECK(pinned_shown(f) == 40); /* one version, however often */
+    cbd_release_group(one);
+    CHECK(pinned_shown(f) == 40);
+    cbd_release_group(two);
+    CHECK(pinned_shown(f) == 0);
+
+    static const char *const both[] = {"x", "y"}, *const only[] = {"y"};
+    cbd_read *read;
+    CHECK_STATUS(cbd_read_attributes(stage, query, both, 2, &read, &error), CBD_STATUS_LIMIT);
+    CHECK(pinned_shown(f) == 0); /* the attempt was rolled back */
+    cbd_snapshot *snapshot;
+    CHECK_STATUS(cbd_snapshot_open(stage, &snapshot, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_snapshot_read(snapshot, query, names, 1, &read, &error), CBD_STATUS_OK);
+    cbd_read *refused;
+    for (int i = 0; i < 3; i++) /* and leaves nothing with the snapshot's pin, which goes on */
+        CHECK_STATUS(cbd_snapshot_read(snapshot, query, only, 1, &refused, &error), CBD_STATUS_LIMIT);
+    CHECK(pinned_shown(f) == 40);
+    cbd_read_release(read);
+    cbd_snapshot_release(snapshot);
+    CHECK(pinned_shown(f) == 0);
+
+    one = read_x(stage, query); /* from another thread, after close: the channel is mapped as long as a pin lives */
+    cbd_pin *pin = cbd_pin_retain(one->pin);
+    cbd_release_group(one);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    CHECK(pinned_shown(f) == 40);
+    pthread_t thread;
+    pthread_create(&thread, NULL, release_soon, pin);
+    pthread_join(thread, NULL);
+    CHECK(pinned_shown(f) == 0 && fake_pins_held(f) == 0);
+    fake_stop(f);
+}
+
 /* ---- a directory that lies --------------------------------------------------------------- */
 
 static void lie_block_offset(struct fake *f, uint32_t x) { fake_slot(f, x, 0)->block.offset_bytes = FAKE_SEGMENT_BYTES - 8; }
@@ -602,6 +663,7 @@ int main(void)
     RUN(latest_is_one_row_without_the_axis_of_rows);
     RUN(floors_are_those_of_the_epoch);
     RUN(too_many_pinned_bytes_are_limit_and_name_the_oldest);
+    RUN(the_pinned_bytes_shown_follow_releases_and_refusals);
     RUN(every_lie_of_the_directory_is_internal_with_numbers);
     RUN(an_id_of_another_generation_is_not_found);
     RUN(a_view_outlives_close_with_its_pin_and_the_proof_of_life);

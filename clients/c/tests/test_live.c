@@ -408,12 +408,47 @@ static void declare_and_errors(void)
     cbd_query *query2;
     EXPECT(cbd_query_from_path_list(stage, &bad, NULL, 1, &query2, &error), CBD_STATUS_INVALID_ARGUMENT);
     cbd_stage *other;
-    EXPECT(cbd_connect("no-such-stage-anywhere", NULL, &other, &error),
-           getenv("CALLBOARD_RUNTIME_DIR") ? CBD_STATUS_OK : CBD_STATUS_NOT_FOUND);
+    EXPECT(cbd_connect("no-such-stage-anywhere", NULL, &other, &error), CBD_STATUS_NOT_FOUND);
     cbd_stage_release(other);
     cbd_query_release(query);
     cbd_query_release(none);
     printf("ok declare and errors\n");
+}
+
+/* Several attributes in one op: all or none. */
+static void batches(void)
+{
+    cbd_query *query = robots(2);
+    const char *pose = name("batch/pose"), *mass = name("batch/mass"), *other = name("batch/other");
+    float poses[6] = {1, 2, 3, 4, 5, 6}, masses[2] = {7, 8};
+    int64_t by3[2] = {2, 3}, two = 2;
+    cbd_tensor p = tensor(poses, CBD_DTYPE_FLOAT, 32, 2, by3), m = tensor(masses, CBD_DTYPE_FLOAT, 32, 1, &two);
+    cbd_write_options point = cbd_write_options_default();
+    point.semantic = CBD_SEMANTIC_POINT;
+    cbd_write_entry entries[3] = {{pose, &p, &point}, {mass, &m, NULL}, {mass, &m, NULL}};
+    cbd_op *op;
+    OK(cbd_write_attributes(stage, query, entries, 2, 5, CBD_MODE_UPSERT, &op, &error));
+    wait_for(op, CBD_STATUS_OK);
+    const char *both[2] = {pose, mass};
+    OK(cbd_advance_write_floor(stage, 5, CBD_SCOPE_INCLUDE, both, 2, 0, &op, &error));
+    wait_for(op, CBD_STATUS_OK);
+    const cbd_read_group *group = read_one(query, pose);
+    CHECK(group != NULL && group->ordinal == 5 && group->schema.semantic == CBD_SEMANTIC_POINT && group->shape[1] == 3);
+    CHECK(memcmp(group->data, poses, sizeof poses) == 0);
+    cbd_release_group(group);
+    group = read_one(query, mass);
+    CHECK(group != NULL && ((const float *)group->data)[1] == 8);
+    cbd_release_group(group);
+
+    EXPECT(cbd_write_attributes(stage, query, entries, 3, 6, CBD_MODE_UPSERT, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    EXPECT(cbd_write_attributes(stage, query, entries, 2, 5, CBD_MODE_UPSERT, &op, &error), CBD_STATUS_FLOOR_VIOLATION);
+    entries[0] = (cbd_write_entry){other, &p, NULL}; /* a new one, and one that is sealed at 9: neither happens */
+    seal(9, mass);
+    EXPECT(cbd_write_attributes(stage, query, entries, 2, 6, CBD_MODE_UPSERT, &op, &error), CBD_STATUS_FLOOR_VIOLATION);
+    cbd_schema schema;
+    EXPECT(cbd_attribute_schema(stage, other, &schema, &error), CBD_STATUS_NOT_FOUND);
+    cbd_query_release(query);
+    printf("ok batches\n");
 }
 
 static void *publish_many(void *attribute)
@@ -512,6 +547,7 @@ int main(int argc, char **argv)
     snapshots();
     publish_and_follow();
     declare_and_errors();
+    batches();
     threads();
     large_query();
     fork_and_close();

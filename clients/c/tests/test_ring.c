@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -334,6 +335,68 @@ static void a_failed_attach_leaves_nothing_open(void)
     CHECK(open_descriptors() == before);
 }
 
+/* R3: every client may write all of the doorbell, so nothing in it can refuse the next one. */
+static void a_scribbled_doorbell_refuses_nobody(void)
+{
+    struct fake *f = fake_start();
+    memset(f->doorbell, 0xa5, CBD_DOORBELL_BYTES);
+    cbd_stage *stage = fake_connect(f);
+    cbd_op *op = nop(stage);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    cbd_stage_release(stage);
+    int whole = f->doorbell_fd; /* but one that is not there is not mapped */
+    f->doorbell_fd = memfd_create("cut", MFD_CLOEXEC);
+    CHECK_STATUS(cbd_connect("fake", NULL, &stage, &error), CBD_STATUS_INTERNAL);
+    CHECK(stage == NULL && strstr(error.text, "doorbell") != NULL);
+    close(f->doorbell_fd);
+    f->doorbell_fd = whole;
+    fake_stop(f);
+}
+
+/* A runtime directory that is named outright may serve another stage than the one meant. */
+static void another_stage_than_the_one_named_is_not_found(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage;
+    int before = open_descriptors();
+    CHECK_STATUS(cbd_connect("other", NULL, &stage, &error), CBD_STATUS_NOT_FOUND);
+    CHECK(stage == NULL && strstr(error.text, f->dir) != NULL && strstr(error.text, "serves stage \"fake\", not \"other\"") != NULL);
+    setenv("CALLBOARD_STAGE", "other", 1);
+    CHECK_STATUS(cbd_connect(NULL, NULL, &stage, &error), CBD_STATUS_NOT_FOUND);
+    CHECK_STATUS(cbd_connect("fake", NULL, &stage, &error), CBD_STATUS_OK); /* the argument comes first */
+    cbd_stage_release(stage);
+    setenv("CALLBOARD_STAGE", "", 1);
+    CHECK_STATUS(cbd_connect("", NULL, &stage, &error), CBD_STATUS_OK); /* named nowhere: whatever it serves */
+    cbd_stage_release(stage);
+    unsetenv("CALLBOARD_STAGE");
+    CHECK_STATUS(cbd_connect(NULL, NULL, &stage, &error), CBD_STATUS_OK);
+    cbd_stage_release(stage);
+    for (int i = 0; i < 200 && open_descriptors() > before; i++)
+        usleep(5000); /* the broker's end closes when it notices */
+    CHECK(open_descriptors() == before);
+    cbd_connect_options options = {.client_name = "caf\xe9"};
+    CHECK_STATUS(cbd_connect("fake", &options, &stage, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "client_name") != NULL && strstr(error.text, "0xe9") != NULL);
+    fake_stop(f);
+}
+
+/* The end's own name is not said twice, and a closed stage does not speak of C's functions. */
+static void the_end_of_a_session_is_told_once(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    f->hang_up_status = CBD_STATUS_SESSION_ENDED;
+    fake_hang_up(f, "the broker was stopped");
+    CHECK_STATUS(cbd_follow(stage, 5, UINT64_MAX, NULL, &error), CBD_STATUS_SESSION_ENDED);
+    CHECK(strcmp(error.text, "the broker ended this session: the broker was stopped") == 0);
+    cbd_stage_close(stage);
+    CHECK_STATUS(cbd_follow(stage, 5, UINT64_MAX, NULL, &error), CBD_STATUS_SESSION_ENDED);
+    CHECK(strcmp(error.text, "this stage was closed") == 0);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
 /* I4: the child is not the client, and takes nothing down with it. */
 static void a_forked_child_is_refused_and_the_parent_goes_on(void)
 {
@@ -435,6 +498,9 @@ int main(void)
     RUN(a_hang_up_ends_waits_with_the_reason);
     RUN(close_wakes_who_waits_in_another_thread);
     RUN(eight_threads_share_one_ring);
+    RUN(a_scribbled_doorbell_refuses_nobody);
+    RUN(another_stage_than_the_one_named_is_not_found);
+    RUN(the_end_of_a_session_is_told_once);
     RUN(a_forked_child_is_refused_and_the_parent_goes_on);
     RUN(a_long_path_list_travels_in_pieces);
     RUN(a_failed_attach_leaves_nothing_open);

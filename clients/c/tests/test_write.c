@@ -161,6 +161,258 @@ static void count_mask_and_index_map_choose_rows(void)
     stop(s);
 }
 
+/* Strides may be anything: what no address can be is refused, what is never used is not looked at. */
+static void strides_that_overflow_are_refused_and_unused_ones_are_not(void)
+{
+    struct setting s = start();
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 1;
+    float data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const int64_t extremes[] = {INT64_MIN, INT64_MIN + 1, INT64_MIN / 2, INT64_MIN / 4, INT64_MAX / 4, INT64_MAX / 2, INT64_MAX};
+    int64_t shape[2] = {2, 4}, strides[2], one_row[1] = {4};
+    cbd_tensor tensor = floats(data, 2, shape, strides);
+    for (size_t i = 0; i < sizeof extremes / sizeof extremes[0]; i++)
+        for (int at = 0; at < 2; at++) {
+            strides[0] = 4;
+            strides[1] = 1;
+            strides[at] = extremes[i];
+            CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", &tensor, &options, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+            CHECK(strstr(error.text, "strides") != NULL && strstr(error.text, "address space") != NULL);
+            cbd_tensor row = floats(data, 1, one_row, &extremes[i]); /* the row of a publish */
+            CHECK_STATUS(cbd_publish(s.stage, "row", &row, 0, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+        }
+    strides[0] = INT64_MAX / 16; /* each fits, their sum does not */
+    strides[1] = INT64_MAX / 16;
+    shape[0] = 3;
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", &tensor, &options, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    shape[0] = 2; /* behind the rows one element: its stride means nothing */
+    shape[1] = 1;
+    strides[0] = 4;
+    strides[1] = INT64_MIN;
+    write_ok(s, &tensor, &options);
+    float got[2];
+    memcpy(got, sent.arguments + entry_sent().payload.offset_bytes, sizeof got);
+    CHECK(got[0] == 1 && got[1] == 5);
+
+    static const char *const a[] = {"/a"};
+    cbd_query *single, *none;
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, a, NULL, 1, &single, &error), CBD_STATUS_OK);
+    int64_t one[2] = {1, 4}, nothing[3] = {0, INT64_MAX, INT64_MAX};
+    strides[0] = INT64_MIN;
+    strides[1] = 2;
+    cbd_op *op;
+    tensor = floats(data, 2, one, strides);
+    CHECK_STATUS(cbd_write_attribute(s.stage, single, "pose", &tensor, &options, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    memcpy(got, sent.arguments + entry_sent().payload.offset_bytes, sizeof got);
+    CHECK(got[0] == 1 && got[1] == 3);
+    tensor = floats(NULL, 3, nothing, NULL); /* no rows of a size that none can have */
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, NULL, NULL, 0, &none, &error), CBD_STATUS_OK);
+    CHECK(cbd_write_attribute(s.stage, none, "pose", &tensor, &options, NULL, &error) != CBD_STATUS_OK);
+    options.row_ndim = 2;
+    options.row_shape[0] = options.row_shape[1] = UINT64_MAX;
+    CHECK_STATUS(cbd_write_attribute(s.stage, none, "pose", &tensor, &options, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "(18446744073709551615, 18446744073709551615)") != NULL);
+    cbd_schema schema = {.kind = CBD_KIND_FIXED, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .row_ndim = 2,
+                         .row_shape = {UINT64_C(1) << 63, 2}};
+    CHECK_STATUS(cbd_declare(s.stage, "pose", &schema, 0, 0, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "(9223372036854775808, 2)") != NULL);
+    cbd_query_release(single);
+    cbd_query_release(none);
+    stop(s);
+}
+
+/* R6: INSERT is refused in the call itself, and sent to a broker that serves it (it then has deletes too). */
+static void insert_is_sent_only_to_a_broker_that_serves_it(void)
+{
+    for (int serves = 0; serves < 2; serves++) {
+        struct setting s = {.f = fake_start()};
+        s.f->on_op = keep;
+        if (serves)
+            s.f->features |= CBD_FEATURE_DELETE;
+        s.stage = fake_connect(s.f);
+        CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
+        memset(&sent.entry, 0, sizeof sent.entry);
+        cbd_status wanted = serves ? CBD_STATUS_OK : CBD_STATUS_NOT_SUPPORTED;
+        float data[2] = {1, 2};
+        int64_t two = 2;
+        cbd_tensor tensor = floats(data, 1, &two, NULL);
+        cbd_write_options options = cbd_write_options_default();
+        options.ordinal = 1;
+        options.prim_mode = CBD_MODE_INSERT;
+        cbd_op *op;
+        CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", &tensor, &options, &op, &error), wanted);
+        if (serves) {
+            CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+            cbd_abi_write_arguments arguments;
+            memcpy(&arguments, sent.arguments, sizeof arguments);
+            CHECK(sent.entry.opcode == CBD_OP_WRITE && arguments.prim_mode == CBD_MODE_INSERT);
+        } else {
+            CHECK(op == NULL && strstr(error.text, "insert") != NULL);
+        }
+        cbd_op_release(op);
+        cbd_write_entry entry = {"pose", &tensor, NULL};
+        CHECK_STATUS(cbd_write_attributes(s.stage, s.query, &entry, 1, 1, CBD_MODE_INSERT, NULL, &error), wanted);
+        cbd_map_options map = {.ordinal = 1, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .prim_mode = CBD_MODE_INSERT};
+        cbd_session *session;
+        CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &map, &session, &error), wanted);
+        cbd_session_release(session);
+        CHECK(serves || sent.entry.op_id == 0);
+        stop(s);
+    }
+}
+
+/* R6: in the call itself, whatever takes a name or a list of texts; a list's error says which one. */
+static void texts_that_cannot_be_are_refused_by_every_call(void)
+{
+    struct setting s = start();
+    static const char *const bad[] = {"\xff", "pose\xc3", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\x80z"};
+    static const char *const good[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x99\x82", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf", "a"};
+    float data[2] = {1, 2};
+    int64_t two = 2;
+    cbd_tensor tensor = floats(data, 1, &two, NULL);
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 1;
+    cbd_map_options map = {.ordinal = 1, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+    cbd_schema schema = {.kind = CBD_KIND_FIXED, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+    cbd_snapshot *snapshot;
+    CHECK_STATUS(cbd_snapshot_open(s.stage, &snapshot, &error), CBD_STATUS_OK);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const char *const names[] = {"fine", bad[i]};
+        cbd_write_entry entry = {bad[i], &tensor, NULL};
+        cbd_session *session;
+        cbd_read *read;
+        const cbd_read_group *group;
+        uint64_t floor;
+        memset(&sent.entry, 0, sizeof sent.entry);
+        cbd_stage *st = s.stage;
+        const cbd_status calls[] = {
+            cbd_write_attribute(st, s.query, bad[i], &tensor, &options, NULL, &error),
+            cbd_write_attributes(st, s.query, &entry, 1, 1, 0, NULL, &error),
+            cbd_publish(st, bad[i], &tensor, 0, NULL, &error),
+            cbd_declare(st, bad[i], &schema, 0, 0, NULL, &error),
+            cbd_map_attribute(st, s.query, bad[i], &map, &session, &error),
+            cbd_latest(st, bad[i], &group, &error),
+            cbd_write_floor(st, bad[i], &floor, &error),
+            cbd_attribute_schema(st, bad[i], &schema, &error),
+            cbd_snapshot_floor(snapshot, bad[i], &floor, &error),
+            cbd_snapshot_read(snapshot, s.query, names, 2, &read, &error),
+            cbd_read_attributes(st, s.query, names, 2, &read, &error),
+            cbd_advance_write_floor(st, 1, CBD_SCOPE_INCLUDE, names, 2, 0, NULL, &error),
+        };
+        for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++)
+            CHECK_STATUS(calls[k], CBD_STATUS_INVALID_ARGUMENT);
+        CHECK(strstr(error.text, "names[1]") != NULL && strstr(error.text, "not UTF-8") != NULL);
+        CHECK(sent.entry.op_id == 0 || sent.entry.opcode == CBD_OP_QUERY_PATHS); /* that of "/" */
+        schema.kind = CBD_KIND_FIXED; /* cbd_attribute_schema cleared it */
+        schema.code = CBD_DTYPE_FLOAT;
+        schema.bits = 32;
+        schema.lanes = 1;
+    }
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        CHECK_STATUS(cbd_declare(s.stage, good[i], &schema, 0, 0, NULL, &error), CBD_STATUS_OK);
+    cbd_snapshot_release(snapshot);
+
+    static const struct {
+        const char *path, *why;
+    } paths[] = {{"a", "start"}, {"", "empty"}, {"//a", "component"}, {"/a//b", "component"}, {"/a/", "ends"}, {"/\xff", "not UTF-8"}};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        const char *const list[] = {"/", "/b", paths[i].path};
+        cbd_query *query;
+        uint64_t ids[3];
+        CHECK_STATUS(cbd_query_from_path_list(s.stage, list, NULL, 3, &query, &error), CBD_STATUS_INVALID_ARGUMENT);
+        CHECK(query == NULL && strstr(error.text, "path 2 of the list") != NULL && strstr(error.text, paths[i].why) != NULL);
+        CHECK_STATUS(cbd_intern(s.stage, 1, list, NULL, 3, ids, &error), CBD_STATUS_INVALID_ARGUMENT);
+    }
+    const char *const holes[] = {"a", "b\0c"};
+    const size_t lengths[] = {1, 3};
+    uint64_t ids[2];
+    CHECK_STATUS(cbd_intern(s.stage, 0, holes, lengths, 2, ids, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "token 1 of the list") != NULL && strstr(error.text, "NUL") != NULL);
+    stop(s);
+}
+
+/* Each text names the one option that is wrong; and how many groups there may be is the broker's answer. */
+static void a_map_names_the_option_that_is_wrong(void)
+{
+    struct setting s = start();
+    const cbd_map_options good = {.ordinal = 1, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+    cbd_session *session;
+    cbd_map_options o = good;
+    o.init = 9;
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &o, &session, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "init is 9") != NULL && strstr(error.text, "prim_mode") == NULL);
+    o = good;
+    o.row_ndim = 7;
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &o, &session, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "row_shape has 7") != NULL && strstr(error.text, "init") == NULL);
+    o = good;
+    o.prim_mode = 2;
+    CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &o, &session, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "prim_mode is 2") != NULL && strstr(error.text, "init") == NULL);
+
+    enum { N = 20000 }; /* descriptors of so many groups have no room in the channel */
+    static char texts[N][12];
+    static const char *paths[N];
+    for (int i = 0; i < N; i++) {
+        snprintf(texts[i], sizeof texts[i], "/p%d", i % 100);
+        paths[i] = texts[i];
+    }
+    cbd_query *many;
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, paths, NULL, N, &many, &error), CBD_STATUS_OK);
+    o = good;
+    o.group_rows = 1;
+    memset(&sent.entry, 0, sizeof sent.entry);
+    cbd_map_attribute(s.stage, many, "pose", &o, &session, &error);
+    cbd_session_release(session);
+    CHECK(sent.entry.opcode == CBD_OP_MAP || sent.entry.opcode == CBD_OP_UNMAP_ATTRIBUTE); /* it was asked */
+    cbd_query_release(many);
+    stop(s);
+}
+
+/* Several attributes in one op, and what refuses all of them. */
+static void a_batch_is_one_op_of_all_its_entries(void)
+{
+    struct setting s = start();
+    float pose[6] = {1, 2, 3, 4, 5, 6}, mass[2] = {7, 8};
+    static float large[2 * 20000];
+    int64_t two = 2, by3[2] = {2, 3}, wide[2] = {2, 20000}, three = 3;
+    cbd_tensor p = floats(pose, 2, by3, NULL), m = floats(mass, 1, &two, NULL), big = floats(large, 2, wide, NULL),
+               wrong = floats(pose, 1, &three, NULL);
+    cbd_write_entry entries[2] = {{"pose", &p, NULL}, {"mass", &m, NULL}};
+    cbd_op *op;
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    cbd_abi_write_arguments arguments;
+    cbd_abi_write_entry second;
+    memcpy(&arguments, sent.arguments, sizeof arguments);
+    memcpy(&second, sent.arguments + sizeof arguments + sizeof second, sizeof second);
+    CHECK(sent.entry.opcode == CBD_OP_WRITE && sent.entry.ordinal == 4 && sent.entry.flags == 0 && arguments.entry_count == 2);
+    CHECK(entry_sent().schema.dtype_lanes == 3 && second.payload.length_bytes == 8);
+    CHECK(memcmp(sent.arguments + second.payload.offset_bytes, mass, 8) == 0);
+
+    memset(&sent.entry, 0, sizeof sent.entry);
+    entries[1] = (cbd_write_entry){"mass", &wrong, NULL};
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    entries[1] = (cbd_write_entry){"pose", &p, NULL};
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "entry 0 and entry 1") != NULL);
+    cbd_write_options shape = cbd_write_options_default();
+    shape.row_ndim = 1;
+    shape.row_shape[0] = 20000;
+    entries[1] = (cbd_write_entry){"large", &big, &shape};
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_NOT_SUPPORTED);
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 0, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, NULL, 2, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 1, 0, 0, &op, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 1, 4, 2, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 1 << 20, 4, 0, &op, &error), CBD_STATUS_LIMIT); /* before it reads them */
+    CHECK(op == NULL && sent.entry.op_id == 0);
+    stop(s);
+}
+
 struct bad {
     const char *what;
     cbd_tensor tensor;
@@ -297,6 +549,28 @@ static void a_session_commits_once_or_aborts(void)
     stop(s);
 }
 
+/* What was handed back group by group is sealed by the end of the session: its flags are sent all the same. */
+static void the_end_of_a_session_seals_what_was_handed_back_before(void)
+{
+    struct setting s = start();
+    for (int next = 0; next < 2; next++) {
+        cbd_map_options options = {.ordinal = 3, .next_ordinal = (uint32_t)next, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+        cbd_session *session;
+        cbd_group *group;
+        cbd_op *op;
+        CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_fetch_map_next(session, &group, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_unmap_group(group, 0, NULL, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_unmap_attribute(session, CBD_FLAG_SEAL, &op, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+        cbd_op_release(op);
+        CHECK(sent.entry.opcode == CBD_OP_UNMAP_ATTRIBUTE);
+        CHECK(sent.entry.flags == (CBD_FLAG_SEAL | (next ? CBD_FLAG_NEXT_ORDINAL : 0u)));
+        cbd_session_release(session);
+    }
+    stop(s);
+}
+
 /* The memory stays mapped until the session is released, also over a close. */
 static void mapped_memory_outlives_close(void)
 {
@@ -391,9 +665,15 @@ int main(void)
     setvbuf(stdout, NULL, _IONBF, 0);
     RUN(a_small_write_goes_inline_with_its_rows_gathered);
     RUN(count_mask_and_index_map_choose_rows);
+    RUN(strides_that_overflow_are_refused_and_unused_ones_are_not);
+    RUN(insert_is_sent_only_to_a_broker_that_serves_it);
+    RUN(texts_that_cannot_be_are_refused_by_every_call);
+    RUN(a_map_names_the_option_that_is_wrong);
+    RUN(a_batch_is_one_op_of_all_its_entries);
     RUN(what_arguments_and_sealed_state_decide_is_refused_before_sending);
     RUN(a_large_write_maps_copies_and_unmaps);
     RUN(a_session_commits_once_or_aborts);
+    RUN(the_end_of_a_session_seals_what_was_handed_back_before);
     RUN(mapped_memory_outlives_close);
     RUN(under_guard_a_write_after_unmap_is_a_fault);
     RUN(seals_and_declarations_send_their_names);

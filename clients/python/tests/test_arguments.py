@@ -8,7 +8,7 @@ from typing import Any
 import callboard as cb
 import numpy as np
 import pytest
-from conftest import seal
+from conftest import Broker, seal
 
 Call = Callable[[cb.Stage, cb.Query, str, Any], Any]
 
@@ -27,7 +27,7 @@ def query(stage: cb.Stage) -> Any:
 
 
 @pytest.mark.parametrize("call", ORDINAL_CALLS.values(), ids=ORDINAL_CALLS)
-@pytest.mark.parametrize("ordinal", [5.25, 5.0, "5", None, np.float64(5), [5], b"5"], ids=repr)
+@pytest.mark.parametrize("ordinal", [5.25, 5.0, "5", None, np.float64(5), [5], b"5", True, np.True_], ids=repr)
 def test_ordinals_are_integers(stage: cb.Stage, query: cb.Query, name: str, call: Call, ordinal: object) -> None:
     """behaviour 308: a double has 53 bits, so 5.0 is refused as well"""
     with pytest.raises(TypeError, match="ordinal"):
@@ -92,7 +92,8 @@ def test_count_is_given_or_none(stage: cb.Stage, query: cb.Query, name: str) -> 
     """behaviour 64, 65, 66, 310"""
     stage.write_attribute(query, name, np.zeros(2), ordinal=1, count=cb.ALL).wait()
     too_many = cb.InvalidArgument
-    for count, error in ((0, ValueError), (-1, ValueError), (2**32, ValueError), (1.0, TypeError), (3, too_many)):
+    values, types = [0, -1, 2**32], [1.0, True]
+    for count, error in [(v, ValueError) for v in values] + [(t, TypeError) for t in types] + [(3, too_many)]:  # type: ignore[misc]
         with pytest.raises(error, match="count"):
             stage.write_attribute(query, name, np.zeros(2), ordinal=1, count=count)  # type: ignore[arg-type]
         with pytest.raises(error, match="count"):
@@ -165,14 +166,147 @@ def test_what_this_version_lacks_says_so(stage: cb.Stage, query: cb.Query, name:
         with pytest.raises(cb.NotSupported, match=text) as caught:
             call()
         assert caught.value.code == cb.NotSupported.code
-    with pytest.raises(cb.NotSupported):
-        stage.write_attribute(query, name, np.zeros(2), ordinal=2, prim_mode=cb.PrimMode.INSERT).wait()
     with stage.snapshot() as snapshot, pytest.raises(cb.NotSupported, match=text):
         snapshot.read(query, [name], since=1)
     with stage.read_attributes(query, name) as groups:
         for group in groups:
             with pytest.raises(cb.NotSupported, match=text):
                 _ = group.row_ordinals
+
+
+def test_insert_is_refused_in_the_call_itself(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    """rule R6: no op is made that fails only at its wait"""
+    for call in (
+        lambda: stage.write_attribute(query, name, np.zeros(2), ordinal=2, prim_mode=cb.PrimMode.INSERT),
+        lambda: stage.write_attributes(query, {name: np.zeros(2)}, ordinal=2, prim_mode=cb.PrimMode.INSERT),
+        lambda: stage.map_attribute(query, name, dtype="f8", ordinal=2, prim_mode=cb.PrimMode.INSERT),
+    ):
+        with pytest.raises(cb.NotSupported, match="insert"):
+            call()
+
+
+RANGES: dict[str, Callable[..., Any]] = {
+    r"semantic must be from 0 to 2\*\*32-1, not -1": lambda w, s, n: s.publish(n, np.zeros(2), semantic=-1),
+    r"semantic .* 2\*\*32-1, not 4294967296": lambda w, s, n: s.publish(n, np.zeros(2), semantic=2**32),
+    r"shape\[0\] must be from 1 to 2\*\*63-1, not -1": lambda w, s, n: s.map(n, shape=(-1,), dtype="u1"),
+    r"shape must be from 1 to 2\*\*63-1, not -1": lambda w, s, n: s.map(n, shape=-1, dtype="u1"),
+    r"row_shape\[1\] .* 1 to 2\*\*63-1": lambda w, s, n: s.declare(n, dtype="u1", row_shape=(4, 2**64)),
+    r"row_shape \(9223372036854775808, 1\)": lambda w, s, n: s.declare(n, dtype="u1", row_shape=(2**63, 1)),
+    r"row_shape is \(9223372036854775808,\)": lambda w, s, n: w(np.zeros((2, 3)), ordinal=1, row_shape=(2**63,)),
+    r"index_map\[1\] .* 2\*\*32-1, not -1": lambda w, s, n: w(np.zeros(2), ordinal=1, index_map=[0, -1]),
+    r"mask\[0\] .* 2\*\*64-1, not -1": lambda w, s, n: w(np.zeros(2), ordinal=1, mask=[-1], count=2),
+    r"count .* from 1 to 2\*\*32-1, not -1": lambda w, s, n: w(np.zeros(2), ordinal=1, count=-1),
+    r"ordinal must be from 0 to 2\*\*64-1, not -1": lambda w, s, n: w(np.zeros(2), ordinal=-1),
+    r"retain .* from 1 to 2\*\*32-1, not -1": lambda w, s, n: s.declare(n, dtype="u1", retain=-1),
+    "scope must be from 0 to 2, not -1": lambda w, s, n: s.advance_write_floor(1, scope=-1),
+}
+
+
+@pytest.mark.parametrize("text", RANGES)
+def test_the_range_that_is_told_is_the_real_one(stage: cb.Stage, query: cb.Query, name: str, text: str) -> None:
+    """behaviour 310: and extents are never shown as negative numbers that nobody gave"""
+
+    def write(array: Any, **options: Any) -> None:
+        stage.write_attribute(query, name, array, **options)
+
+    with pytest.raises(ValueError, match=text):
+        RANGES[text](write, stage, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("a", "start"), ("", "empty"), ("//a", "component"), ("/a/", "ends"), ("/" + "a" * 70000, "70001 bytes")],
+)
+def test_a_bad_path_is_named_with_its_place(stage: cb.Stage, path: str, why: str) -> None:
+    """behaviour 231"""
+    for call in (stage.query_from_path_list, stage.paths.intern):
+        with pytest.raises(cb.InvalidArgument, match=f"(?s)path 2 of the list.*{why}"):
+            call(["/", "/b", path])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [(b"/c", TypeError, "string, not bytes"), ("/c\0", ValueError, "zero"), ("/c\ud800", ValueError, "surrogate")],
+)
+def test_what_is_no_text_is_named_with_its_place(
+    stage: cb.Stage, query: cb.Query, wrong: object, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=rf"paths\[1\].*{text}"):
+        stage.query_from_path_list(["/b", wrong])  # type: ignore[list-item]
+    with pytest.raises(error, match=rf"attributes\[1\].*{text}"):
+        stage.read_attributes(query, ["x", wrong])  # type: ignore[list-item]
+    with pytest.raises(error, match=f"^name .*{text}"):
+        stage.publish(wrong, np.zeros(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [
+        (np.zeros(3, "M8[s]"), r"datetime64\[s\]"),
+        (np.zeros((2, 3), "m8[ns]")[:, ::2], r"timedelta64\[ns\]"),
+        (np.datetime64("2020-01-01"), r"datetime64\[D\]"),
+        ([np.datetime64("2020-01-01")], r"datetime64\[D\]"),
+        (np.zeros(3, np.longdouble), "float128|longdouble"),
+        (np.array(["a", "bc"]), "<U2"),
+        (np.array([object()]), "object"),
+        (np.zeros(2, [("x", "f4")]), "'x', '<f4'"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_elements_without_a_type_here_are_named(stage: cb.Stage, name: str, data: Any, dtype: str) -> None:
+    """behaviour 44: and what is accepted"""
+    with pytest.raises(ValueError, match=f"({dtype}).* cannot be exchanged; accepted are bool, integers"):
+        stage.publish(name, data)
+
+
+def test_the_sizes_of_a_channel(broker: Broker, name: str) -> None:
+    """rule R1: what the texts of limits advise can be done"""
+    small = {"pin_count": 2, "sq_entries": 2, "cq_entries": np.uint8(4), "argument_bytes": 65536, "result_bytes": 4096}
+    with broker.connect(**small) as stage:
+        stage.publish(name, np.zeros(2))
+        views = [stage.latest(name)]
+        with pytest.raises(cb.LimitReached, match="2 pin slots.*larger pin_count"):
+            views.append(stage.latest(name))
+        batch = {str(i): np.zeros(1) for i in range(1000)}
+        with stage.query_from_path_list(["/a"]) as a, pytest.raises(cb.LimitReached, match="larger argument_bytes"):
+            stage.write_attributes(a, batch, ordinal=1)
+    with broker.connect(pin_count=65536, cq_entries=32768, result_bytes=1 << 26, sq_entries=0) as stage:
+        views = [stage.latest(name) for _ in range(5000)]
+        assert len(views) == 5000
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"pin_count": -1}, "pin_count must be from 0 to 65536, not -1"),
+        ({"pin_count": 65537}, "pin_count .* not 65537"),
+        ({"sq_entries": 3}, "sq_entries must be a power of two"),
+        ({"cq_entries": 65536}, "cq_entries must be from 0 to 32768"),
+        ({"argument_bytes": 2**26 + 1}, "argument_bytes must be from 0 to 67108864"),
+        ({"result_bytes": 2**64}, "result_bytes must be from 0 to 67108864"),
+    ],
+)
+def test_sizes_that_no_channel_has(broker: Broker, sizes: dict[str, int], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        broker.connect(**sizes)
+    for wrong in (True, 1.0, "1", None):
+        with pytest.raises(TypeError, match=next(iter(sizes))):
+            broker.connect(**dict.fromkeys(sizes, wrong))
+
+
+def test_another_stage_than_the_one_named(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rule I5: by argument or by environment; unnamed, what the runtime directory serves is meant"""
+    monkeypatch.setenv("CALLBOARD_RUNTIME_DIR", str(broker.runtime))
+    text = f'{broker.runtime} serves stage "{broker.name}", not "other"'
+    with pytest.raises(cb.NotFound, match=text):
+        cb.connect("other")
+    monkeypatch.setenv("CALLBOARD_STAGE", "other")
+    with pytest.raises(cb.NotFound, match=text):
+        cb.connect()
+    cb.connect(broker.name).close()
+    monkeypatch.delenv("CALLBOARD_STAGE")
+    with cb.connect() as stage:
+        assert stage.info()["name"] == broker.name
 
 
 def test_a_query_of_another_type_or_stage(stage: cb.Stage, query: cb.Query, name: str, broker: Any) -> None:

@@ -195,6 +195,42 @@ def test_the_short_form_of_scalars_lanes_and_paths(stage: cb.Stage, name: str) -
         assert read(stage, query, name + "/paths").sum() == 24
 
 
+def test_what_was_handed_back_group_by_group_is_sealed_at_the_end(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    """behaviour 187: the end of a session has no group left to commit, and seals what it had"""
+    with stage.map(name, shape=(4,), dtype="u1") as session:
+        for group in session:
+            group.array()[:] = 5
+            group.unmap()
+    assert session.op.ordinal == 1
+    assert (stage.latest(name).ordinal, np.asarray(stage.latest(name)).tolist()) == (1, [5] * 4)
+    session = stage.map(name)
+    group = next(session)
+    group.array()[:] = 6
+    group.unmap().wait()
+    op = session.unmap_attribute().wait()
+    assert (op.ordinal, op.floor) == (2, 2)
+    assert np.asarray(stage.latest(name)).tolist() == [6] * 4
+    session = stage.map_attribute(query, name + "/long", dtype="f8", ordinal=7)
+    group = next(session)
+    group.array()[:] = 1
+    group.unmap().wait()
+    assert session.unmap_attribute(seal=True).wait().floor == 7
+    assert read(stage, query, name + "/long").tolist() == [1, 1, 1]
+    session = stage.map_attribute(query, name + "/long", ordinal=8)  # and without seal nothing is sealed
+    group = next(session)
+    group.array()[:] = 2
+    group.unmap().wait()
+    session.unmap_attribute().wait()
+    assert read(stage, query, name + "/long").tolist() == [1, 1, 1]
+    assert stage.write_floor(name + "/long") == 7
+
+
+def test_many_groups_are_the_brokers_to_refuse(stage: cb.Stage, name: str) -> None:
+    """rule R6: not a matter of room for their descriptors"""
+    with stage.query_from_path_list(f"/many/{i}" for i in range(30000)) as many, pytest.raises(cb.NotSupported):
+        stage.map_attribute(many, name, dtype="u1", ordinal=1, group_rows=1)
+
+
 def test_pipelined_unmap_and_seal(stage: cb.Stage, query: cb.Query, name: str) -> None:
     """behaviour 185: only the seal is waited for"""
     for ordinal in range(1, 20):

@@ -245,14 +245,23 @@ def test_a_broker_that_goes_ends_waits_and_not_views(new_broker: Callable[..., B
         timer = threading.Timer(0.3, broker.stop, [how])
         timer.start()
         begin = time.monotonic()
-        with pytest.raises(cb.SessionEnded):
+        with pytest.raises(cb.SessionEnded) as caught:
             stage.follow(timeout=20)
         assert time.monotonic() - begin < 10
+        assert "SESSION_ENDED" not in str(caught.value)
+        told = how == signal.SIGTERM
+        assert str(caught.value).startswith("the broker ended this session: " if told else "the broker hung up: ")
         timer.join()
         with pytest.raises(cb.SessionEnded):
             stage.publish("x", np.arange(5.0))
         assert not stage.alive
         assert np.asarray(view).tolist() == [0, 1, 2, 3, 4]
+        assert np.asarray(stage.latest("x")).tolist() == [0, 1, 2, 3, 4]  # by a new read, too
+        with stage.snapshot() as snapshot:
+            assert (snapshot.epoch, float(snapshot["x"][4])) == (1, 4)
+        assert stage.write_floor("x") == 1
+    with pytest.raises(cb.SessionEnded, match="^this stage was closed$"):
+        stage.latest("x")
 
 
 def test_many_threads_use_one_stage(stage: cb.Stage, name: str) -> None:

@@ -91,7 +91,8 @@ class LimitReached(OperationFailed):
 
 
 class SessionEnded(OperationFailed):
-    """The stage was closed, the broker is gone or ended the session, or this is a forked child."""
+    """The stage was closed, the broker is gone or ended the session, or this is a forked child. The text says which.
+    What was sealed can still be read after the broker is gone, not after close; see connect."""
 
     code = _abi.STATUS_SESSION_ENDED
 

@@ -225,6 +225,11 @@ class Stage:
         guard: bool | None = None,
         read_only: bool = False,
         timeout: float | None = None,
+        sq_entries: SupportsIndex = 0,
+        cq_entries: SupportsIndex = 0,
+        pin_count: SupportsIndex = 0,
+        argument_bytes: SupportsIndex = 0,
+        result_bytes: SupportsIndex = 0,
     ) -> Any: ...
     def __enter__(self) -> Any: ...
     def __exit__(

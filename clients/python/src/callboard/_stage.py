@@ -106,16 +106,46 @@ def connect(
     guard: bool | None = None,
     read_only: bool = False,
     timeout: float | None = None,
+    sq_entries: int = 0,
+    cq_entries: int = 0,
+    pin_count: int = 0,
+    argument_bytes: int = 0,
+    result_bytes: int = 0,
 ) -> Stage:
     """Attaches to a running stage.
 
-    name: the stage; None: $CALLBOARD_STAGE, else "default". client_name: how this client is listed; None: the
-    program's name. guard: memory that was handed back becomes read-only, so that a late write stops the process
-    instead of being lost (also $CALLBOARD_GUARD=1). read_only: this client will not write. timeout: seconds for the
-    broker's answer; None: 10.
+    name: the stage; None: $CALLBOARD_STAGE, else what $CALLBOARD_RUNTIME_DIR serves, else "default". client_name: how
+    this client is listed; None: the program's name. guard: memory that was handed back becomes read-only, so that a
+    late write stops the process instead of being lost (also $CALLBOARD_GUARD=1). read_only: this client will not
+    write. timeout: seconds for the broker's answer; None: 10.
 
-    Raises NotFound (listing the places looked at), IncompatibleVersion, AccessDenied, LimitReached, Timeout.
+    The sizes of this client's channel; 0 is the default:
+    sq_entries: ops that the broker has not taken yet, a power of two up to 32768 (256).
+    cq_entries: ops that may be outstanding, likewise (512).
+    pin_count: groups, views of different reads and snapshots that may be held at a time, up to 65536 (4096).
+    argument_bytes, result_bytes: room for what ops send and get, up to 64 MiB (1 MiB each).
+
+    When the broker is gone, stopped or killed, `alive` turns False as soon as it is noticed, and waits, submissions
+    and the first look at memory that is not mapped yet raise SessionEnded with the reason. What was sealed stays
+    readable in place, through views, groups and snapshots that are held and by new reads, as far as it is mapped:
+    the memory belongs to no process. It is the state at the broker's end. A broker that is started anew does not take
+    it over in this version: connect again. An orderly stop removes the memory from the machine, so that only what is
+    mapped stays.
+
+    Raises NotFound (listing the places looked at, or naming the stage that is served there instead), ValueError for
+    sizes out of range, IncompatibleVersion, AccessDenied, LimitReached, Timeout.
     """
     if client_name is None and sys.argv and sys.argv[0] not in ("", "-c", "-m"):
         client_name = os.path.basename(sys.argv[0]) or None
-    return Stage(name, client_name=client_name, guard=guard, read_only=read_only, timeout=timeout)
+    return Stage(
+        name,
+        client_name=client_name,
+        guard=guard,
+        read_only=read_only,
+        timeout=timeout,
+        sq_entries=sq_entries,
+        cq_entries=cq_entries,
+        pin_count=pin_count,
+        argument_bytes=argument_bytes,
+        result_bytes=result_bytes,
+    )

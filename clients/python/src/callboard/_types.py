@@ -105,7 +105,7 @@ class DType(_Fields):
 
     def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
         for name, number in (("code", code), ("bits", bits), ("lanes", lanes)):
-            if not hasattr(type(number), "__index__"):
+            if isinstance(number, bool) or not hasattr(type(number), "__index__"):
                 raise TypeError(f"{name} must be an integer, not {type(number).__name__}")
         if not 1 <= lanes <= 255:
             raise ValueError(f"lanes is {lanes}, expected 1 to 255")

@@ -1,44 +1,73 @@
 /* Arguments of Python into the C client's types. Each refusal names the argument. */
 #include "native.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 /* ---- numbers ---------------------------------------------------------------- */
 
-int convert_u64(PyObject *from, const char *argument, uint64_t *to)
+static int refuse_range(const char *argument, uint64_t lowest, uint64_t highest, PyObject *number)
 {
-    if (!PyIndex_Check(from)) {
-        /* A double has 53 bits: 5.0 is refused like 5.25. */
+    char top[24];
+    if (highest == UINT64_MAX || highest == INT64_MAX || highest == UINT32_MAX)
+        snprintf(top, sizeof top, "2**%d-1", highest == UINT64_MAX ? 64 : highest == INT64_MAX ? 63 : 32);
+    else
+        snprintf(top, sizeof top, "%llu", (unsigned long long)highest);
+    PyErr_Format(PyExc_ValueError, "%s must be from %llu to %s, not %S", argument, (unsigned long long)lowest, top, number);
+    return -1;
+}
+
+/* pass: numbers of 64 bits outside of the range go on, to where more is known of them. */
+static int convert_integer(PyObject *from, const char *argument, uint64_t lowest, uint64_t highest, bool pass, uint64_t *to)
+{
+    if (!PyIndex_Check(from) || PyBool_Check(from)) {
+        /* A double has 53 bits: 5.0 is refused like 5.25. True is an answer, and not the number 1. */
         PyErr_Format(PyExc_TypeError, "%s must be an integer, not %.100s", argument, Py_TYPE(from)->tp_name);
         return -1;
     }
     PyObject *number = PyNumber_Index(from);
     if (number == NULL)
         return -1;
+    int result = 0;
     *to = PyLong_AsUnsignedLongLong(number);
     if (*to == UINT64_MAX && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_OverflowError))
-            PyErr_Format(PyExc_ValueError, "%s must be from 0 to 2**64-1, not %S", argument, number);
-        Py_DECREF(number);
-        return -1;
+        result = -1;
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Clear();
+            refuse_range(argument, lowest, highest, number);
+        }
+    } else if (!pass && (*to < lowest || *to > highest)) {
+        result = refuse_range(argument, lowest, highest, number);
     }
     Py_DECREF(number);
+    return result;
+}
+
+int convert_u64(PyObject *from, const char *argument, uint64_t *to)
+{
+    return convert_integer(from, argument, 0, UINT64_MAX, false, to);
+}
+
+int convert_u32(PyObject *from, const char *argument, uint64_t lowest, uint64_t highest, uint32_t *to)
+{
+    uint64_t wide;
+    if (convert_integer(from, argument, lowest, highest, false, &wide) < 0)
+        return -1;
+    *to = (uint32_t)wide;
     return 0;
 }
 
-int convert_u32(PyObject *from, const char *argument, uint64_t highest, uint32_t *to)
+/* An extent of a row. 0, and what makes a row too large, is the C client's to refuse, which says why. */
+static int convert_extent(PyObject *from, const char *argument, uint64_t *to)
 {
-    uint64_t wide;
-    if (convert_u64(from, argument, &wide) < 0)
-        return -1;
-    if (wide > highest) {
-        PyErr_Format(PyExc_ValueError, "%s must be from 0 to %llu, not %llu", argument, (unsigned long long)highest,
-                     (unsigned long long)wide);
-        return -1;
-    }
-    *to = (uint32_t)wide;
-    return 0;
+    return convert_integer(from, argument, 1, INT64_MAX, true, to);
+}
+
+const char *element_of(char text[ELEMENT_BYTES], const char *argument, uint64_t place)
+{
+    snprintf(text, ELEMENT_BYTES, "%s[%llu]", argument, (unsigned long long)place);
+    return text;
 }
 
 int convert_timeout(PyObject *from, uint64_t *timeout_ns)
@@ -93,7 +122,7 @@ int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t
         return 0;
     if (PyIndex_Check(from)) {
         *ndim = 1;
-        return convert_u64(from, argument, &shape[0]);
+        return convert_extent(from, argument, &shape[0]);
     }
     PyObject *extents = PySequence_Fast(from, "");
     if (extents == NULL) {
@@ -108,7 +137,8 @@ int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (convert_u64(PySequence_Fast_GET_ITEM(extents, i), argument, &shape[i]) < 0) {
+        char element[ELEMENT_BYTES];
+        if (convert_extent(PySequence_Fast_GET_ITEM(extents, i), element_of(element, argument, (uint64_t)i), &shape[i]) < 0) {
             Py_DECREF(extents);
             return -1;
         }
@@ -165,6 +195,10 @@ const char *convert_text(PyObject *from, const char *argument)
     }
     Py_ssize_t length;
     const char *text = PyUnicode_AsUTF8AndSize(from, &length);
+    if (text == NULL && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "%s holds half of a surrogate pair, which is no character: %A", argument, from);
+    }
     if (text != NULL && strlen(text) != (size_t)length) {
         PyErr_Format(PyExc_ValueError, "%s holds a zero character: %R", argument, from);
         return NULL;
@@ -178,7 +212,7 @@ int convert_word(PyObject *from, const char *argument, const char *const *words,
     while (words[count] != NULL)
         count++;
     if (PyIndex_Check(from))
-        return convert_u32(from, argument, count - 1, to);
+        return convert_u32(from, argument, 0, count - 1, to);
     const char *text = convert_text(from, argument);
     if (text == NULL)
         return -1;
@@ -219,7 +253,9 @@ int texts_open(struct texts *texts, PyObject *from, const char *argument, bool s
         return -1;
     }
     for (size_t i = 0; i < texts->count; i++) {
-        texts->texts[i] = convert_text(PyTuple_GET_ITEM(texts->keep, (Py_ssize_t)i), argument);
+        char element[ELEMENT_BYTES];
+        texts->texts[i] = convert_text(PyTuple_GET_ITEM(texts->keep, (Py_ssize_t)i),
+                                       PyUnicode_Check(from) ? argument : element_of(element, argument, i));
         if (texts->texts[i] == NULL) {
             texts_close(texts);
             return -1;

@@ -66,13 +66,17 @@ void handle_release(struct handle *handle, void (*give_back)(void *));
 
 /* ---- arguments (convert.c); 0, or -1 with an exception ------------------------ */
 
+/* Integers in a range; bool is none. Errors say the range. */
 int convert_u64(PyObject *from, const char *argument, uint64_t *to);
-int convert_u32(PyObject *from, const char *argument, uint64_t highest, uint32_t *to);
+int convert_u32(PyObject *from, const char *argument, uint64_t lowest, uint64_t highest, uint32_t *to);
 /* Seconds; None is for ever. */
 int convert_timeout(PyObject *from, uint64_t *timeout_ns);
 /* None is no shape: *ndim 0. An integer is one dimension. */
 int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t shape[CBD_ROW_NDIM_MAX]);
 int convert_dtype(PyObject *from, uint8_t *code, uint8_t *bits, uint16_t *lanes);
+/* Room for "argument[place]", as element_of writes it. */
+#define ELEMENT_BYTES 64
+const char *element_of(char text[ELEMENT_BYTES], const char *argument, uint64_t place);
 /* Borrowed from `from`. */
 const char *convert_text(PyObject *from, const char *argument);
 /* One of the words, or its place among them as an integer. */

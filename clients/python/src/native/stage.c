@@ -11,13 +11,32 @@ static void close_stage(Stage *self)
     cbd_stage_close(self->stage);
 }
 
+/* The sizes of a channel: 0, or not given, is the default. */
+static int convert_ring(PyObject *from, const char *argument, uint32_t *to)
+{
+    if (from == NULL)
+        return 0;
+    if (convert_u32(from, argument, 0, CBD_RING_ENTRIES_MAX, to) < 0)
+        return -1;
+    if ((*to & (*to - 1)) == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%s must be a power of two, or 0 for the default, not %u", argument, (unsigned)*to);
+    return -1;
+}
+
+static int convert_area(PyObject *from, const char *argument, uint32_t *to)
+{
+    return from == NULL ? 0 : convert_u32(from, argument, 0, CBD_AREA_BYTES_MAX, to);
+}
+
 static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"name", "client_name", "guard", "read_only", "timeout", NULL};
-    PyObject *name = Py_None, *client_name = Py_None, *guard = Py_None, *timeout = Py_None;
+    static char *names[] = {"name",       "client_name", "guard",     "read_only",      "timeout",
+                            "sq_entries", "cq_entries",  "pin_count", "argument_bytes", "result_bytes", NULL};
+    PyObject *name = Py_None, *client_name = Py_None, *guard = Py_None, *timeout = Py_None, *sizes[5] = {NULL};
     int read_only = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OOpO:Stage", names, &name, &client_name, &guard, &read_only,
-                                     &timeout))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OOpOOOOOO:Stage", names, &name, &client_name, &guard, &read_only,
+                                     &timeout, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &sizes[4]))
         return NULL;
     cbd_connect_options options = {.language = CBD_LANGUAGE_PYTHON, .read_only = (uint32_t)read_only};
     const char *text = NULL;
@@ -26,7 +45,12 @@ static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     if (client_name != Py_None && (options.client_name = convert_text(client_name, "client_name")) == NULL)
         return NULL;
     int guarded = guard == Py_None ? 0 : PyObject_IsTrue(guard);
-    if (guarded < 0 || convert_timeout(timeout, &options.timeout_ns) < 0)
+    if (guarded < 0 || convert_timeout(timeout, &options.timeout_ns) < 0 ||
+        convert_ring(sizes[0], "sq_entries", &options.sq_entries) < 0 ||
+        convert_ring(sizes[1], "cq_entries", &options.cq_entries) < 0 ||
+        (sizes[2] != NULL && convert_u32(sizes[2], "pin_count", 0, CBD_PIN_COUNT_MAX, &options.pin_count) < 0) ||
+        convert_area(sizes[3], "argument_bytes", &options.argument_bytes) < 0 ||
+        convert_area(sizes[4], "result_bytes", &options.result_bytes) < 0)
         return NULL;
     options.guard = (uint32_t)guarded;
     if (timeout == Py_None)
@@ -294,7 +318,9 @@ static PyObject *stage_alive(PyObject *self, void *Py_UNUSED(closure))
 static PyGetSetDef stage_getset[] = {
     {"epoch", stage_epoch, NULL, "The newest epoch; 0: nothing was sealed, or the stage is closed.", NULL},
     {"closed", stage_closed, NULL, "True after close().", NULL},
-    {"alive", stage_alive, NULL, "True while the session runs, as far as is known without asking.", NULL},
+    {"alive", stage_alive, NULL,
+     "True while the session runs, as far as is known without asking. False once the broker was stopped or killed:\n"
+     "waits and what needs the broker then raise SessionEnded, and what was sealed can be read on; see connect.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -310,10 +336,12 @@ static PyMethodDef stage_methods[] = {
      "write_floor(name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
     {"follow", (PyCFunction)(void (*)(void))stage_follow, METH_VARARGS | METH_KEYWORDS,
      "follow(after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
-     "timeout: seconds; None: for ever; 0: looks once. Raises Timeout, SessionEnded."},
+     "timeout: seconds; None: for ever; 0: looks once. Raises Timeout, and SessionEnded when the broker was\n"
+     "stopped or killed, or close() was called."},
     {"query_from_path_list", (PyCFunction)(void (*)(void))stage_query_from_path_list, METH_VARARGS | METH_KEYWORDS,
      "query_from_path_list(paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
-     "starts with '/'. Waits for the broker. Raises InvalidArgument, which names the path."},
+     "starts with '/', and its names are not empty. Waits for the broker. Raises InvalidArgument, which names the path and\n"
+     "its place in the list."},
     {"_resolve", stage_resolve, METH_O, NULL},
     {"_intern", stage_intern, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

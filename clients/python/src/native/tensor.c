@@ -4,8 +4,25 @@
 
 #include <string.h>
 
+#define ACCEPTED "accepted are bool, integers of 8 to 64 bits, float16 to float64, complex64 and complex128 in native order"
+
+/* Sets the error for elements that have no type here; the array's own word for them, where it has one. */
+static int refuse_elements(PyObject *from, const char *format)
+{
+    PyErr_Clear();
+    PyObject *dtype = PyObject_GetAttrString(from, "dtype");
+    if (dtype == NULL)
+        PyErr_Clear();
+    if (dtype != NULL)
+        PyErr_Format(PyExc_ValueError, "elements of dtype %S cannot be exchanged; " ACCEPTED, dtype);
+    else
+        PyErr_Format(PyExc_ValueError, "elements of format '%.100s' cannot be exchanged; " ACCEPTED, format);
+    Py_XDECREF(dtype);
+    return -1;
+}
+
 /* The element type of a buffer, from the struct module's notation. */
-static int format_of(const Py_buffer *buffer, cbd_tensor *tensor)
+static int format_of(PyObject *from, const Py_buffer *buffer, cbd_tensor *tensor)
 {
     const char *format = buffer->format == NULL ? "B" : buffer->format, *at = format;
     if (*at == '>' || *at == '!') {
@@ -28,26 +45,34 @@ static int format_of(const Py_buffer *buffer, cbd_tensor *tensor)
         code = CBD_DTYPE_FLOAT;
     else if (*at == '?')
         code = CBD_DTYPE_BOOL;
-    if (code < 0 || at[1] != 0 || buffer->itemsize < 1 || buffer->itemsize > 16) {
-        PyErr_Format(PyExc_ValueError,
-                     "elements of format '%.100s' cannot be exchanged, expected bool, integers, floats or complex",
-                     format);
-        return -1;
-    }
+    if (code < 0 || at[1] != 0 || buffer->itemsize < 1 || buffer->itemsize > 16)
+        return refuse_elements(from, format);
     tensor->code = (uint8_t)code;
     tensor->bits = (uint8_t)(buffer->itemsize * 8);
     tensor->lanes = 1;
     return 0;
 }
 
+/* NumPy exports single dates as the bytes that they are made of. */
+static bool is_date(PyObject *from)
+{
+    const char *type = Py_TYPE(from)->tp_name;
+    return strcmp(type, "numpy.datetime64") == 0 || strcmp(type, "numpy.timedelta64") == 0;
+}
+
 static int from_buffer(struct input *input, PyObject *from)
 {
-    if (PyObject_GetBuffer(from, &input->buffer, PyBUF_RECORDS_RO) < 0)
+    if (is_date(from))
+        return refuse_elements(from, "B");
+    if (PyObject_GetBuffer(from, &input->buffer, PyBUF_RECORDS_RO) < 0) {
+        if (PyErr_ExceptionMatches(PyExc_ValueError) && PyObject_HasAttrString(from, "dtype"))
+            return refuse_elements(from, "?"); /* dates and times have no format */
         return -1;
+    }
     input->has_buffer = true;
     Py_buffer *buffer = &input->buffer;
     cbd_tensor *tensor = &input->tensor;
-    if (format_of(buffer, tensor) < 0)
+    if (format_of(from, buffer, tensor) < 0)
         return -1;
     if (PyObject_TypeCheck(from, &View_Type)) /* it knows more than its format can say */
         tensor->code = ((View *)from)->code;
@@ -174,7 +199,8 @@ static int apply_dtype(cbd_tensor *tensor, PyObject *dtype)
     tensor->code = code;
     int64_t folded = tensor->lanes;
     for (int32_t i = tensor->ndim - 1; i > 0 && folded < lanes; i--)
-        folded *= tensor->shape[i];
+        if (__builtin_mul_overflow(folded, tensor->shape[i], &folded))
+            folded = INT64_MAX; /* above any number of lanes */
     if (folded != lanes) {
         PyErr_Format(PyExc_ValueError, "dtype has %d lanes, and the trailing dimensions of the data do not fold into that",
                      (int)lanes);

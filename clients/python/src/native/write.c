@@ -42,8 +42,9 @@ static int read_index_map(struct entry *entry, PyObject *from, bool counted)
         PyErr_NoMemory();
     } else {
         result = 0;
+        char element[ELEMENT_BYTES];
         for (uint64_t i = 0; result == 0 && i < length; i++)
-            result = convert_u32(PyList_GET_ITEM(list, (Py_ssize_t)i), "an entry of index_map", UINT32_MAX,
+            result = convert_u32(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "index_map", i), 0, UINT32_MAX,
                                  &entry->index_map[i]);
     }
     entry->options.index_map = entry->index_map;
@@ -66,8 +67,9 @@ static int read_mask(struct entry *entry, PyObject *from)
         PyErr_NoMemory();
     } else {
         result = 0;
+        char element[ELEMENT_BYTES];
         for (uint64_t i = 0; result == 0 && i < length; i++)
-            result = convert_u64(PyList_GET_ITEM(list, (Py_ssize_t)i), "a word of mask", &entry->mask[i]);
+            result = convert_u64(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "mask", i), &entry->mask[i]);
     }
     entry->options.mask = entry->mask;
     Py_DECREF(list);
@@ -79,17 +81,13 @@ static int read_options(struct entry *entry, const struct said *said)
     cbd_write_options *options = &entry->options;
     bool counted = said->count != Py_None;
     uint32_t count;
-    if (convert_u32(said->semantic, "semantic", UINT32_MAX, &options->semantic) < 0 ||
+    if (convert_u32(said->semantic, "semantic", 0, UINT32_MAX, &options->semantic) < 0 ||
         convert_shape(said->row_shape, "row_shape", &options->row_ndim, options->row_shape) < 0)
         return -1;
     options->is_array = (uint32_t)said->is_array;
     if (counted) {
-        if (convert_u32(said->count, "count", UINT32_MAX, &count) < 0)
+        if (convert_u32(said->count, "count (None is every prim of the query)", 1, UINT32_MAX, &count) < 0)
             return -1;
-        if (count == 0) {
-            PyErr_SetString(PyExc_ValueError, "count is 0; None is every prim of the query");
-            return -1;
-        }
         options->count = count;
     }
     if (said->index_map != Py_None && said->mask != Py_None) {
@@ -114,6 +112,10 @@ static void entry_close(struct entry *entry)
 
 static int entry_open(struct entry *entry, const struct said *said)
 {
+    if (said->is_array) { /* before the input: what it would have to be is not known here yet */
+        raise_format(CBD_STATUS_NOT_SUPPORTED, "array attributes are not part of this version; write a fixed one, with row_shape");
+        return -1;
+    }
     entry->options = cbd_write_options_default();
     entry->index_map = NULL;
     entry->mask = NULL;
@@ -161,7 +163,7 @@ static PyObject *stage_write_attribute(PyObject *self, PyObject *args, PyObject 
         } else if (entry_open(&entry, &said) == 0) {
             if (convert_u64(ordinal, "ordinal", &entry.options.ordinal) == 0 &&
                 (prim_mode == NULL ||
-                 convert_u32(prim_mode, "prim_mode", CBD_MODE_INSERT, &entry.options.prim_mode) == 0))
+                 convert_u32(prim_mode, "prim_mode", 0, CBD_MODE_INSERT, &entry.options.prim_mode) == 0))
                 op = submit((Stage *)self, query, text, &entry);
             entry_close(&entry);
         }
@@ -179,7 +181,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
     uint32_t prim_mode;
     if (!PyArg_ParseTuple(args, "OO!OO:write_attributes", &query, &PyList_Type, &list, &ordinal_from, &mode_from) ||
         convert_u64(ordinal_from, "ordinal", &ordinal) < 0 ||
-        convert_u32(mode_from, "prim_mode", CBD_MODE_INSERT, &prim_mode) < 0)
+        convert_u32(mode_from, "prim_mode", 0, CBD_MODE_INSERT, &prim_mode) < 0)
         return NULL;
     cbd_query *pointer = query_enter(query);
     if (pointer == NULL)
@@ -346,9 +348,9 @@ static PyObject *stage_map_attribute(PyObject *self, PyObject *args, PyObject *k
         (dtype != Py_None && convert_dtype(dtype, &options.code, &options.bits, &options.lanes) < 0) ||
         convert_shape(row_shape, "row_shape", &options.row_ndim, options.row_shape) < 0 ||
         (init != NULL && convert_word(init, "init", init_words, &options.init) < 0) ||
-        (semantic != NULL && convert_u32(semantic, "semantic", UINT32_MAX, &options.semantic) < 0) ||
+        (semantic != NULL && convert_u32(semantic, "semantic", 0, UINT32_MAX, &options.semantic) < 0) ||
         (group_rows != NULL && convert_u64(group_rows, "group_rows", &options.group_rows) < 0) ||
-        (prim_mode != NULL && convert_u32(prim_mode, "prim_mode", CBD_MODE_INSERT, &options.prim_mode) < 0))
+        (prim_mode != NULL && convert_u32(prim_mode, "prim_mode", 0, CBD_MODE_INSERT, &options.prim_mode) < 0))
         return NULL;
     if (element_sizes != Py_None)
         return not_in_this_version("array attributes, and so element_sizes, are");
@@ -366,7 +368,7 @@ static PyObject *stage_map(PyObject *self, PyObject *args, PyObject *keywords)
         return NULL;
     if (convert_shape(shape, "shape", &options.row_ndim, options.row_shape) < 0 ||
         (dtype != Py_None && convert_dtype(dtype, &options.code, &options.bits, &options.lanes) < 0) ||
-        (semantic != NULL && convert_u32(semantic, "semantic", UINT32_MAX, &options.semantic) < 0) ||
+        (semantic != NULL && convert_u32(semantic, "semantic", 0, UINT32_MAX, &options.semantic) < 0) ||
         (init != NULL && convert_word(init, "init", init_words, &options.init) < 0))
         return NULL;
     if (paths != Py_None) {
@@ -405,7 +407,7 @@ static PyObject *stage_advance_write_floor(PyObject *self, PyObject *args, PyObj
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO:advance_write_floor", names, &ordinal, &scope, &attributes,
                                      &stamp) ||
         convert_u64(ordinal, "ordinal", &value) < 0 ||
-        (scope != NULL && convert_u32(scope, "scope", CBD_SCOPE_EXCLUDE, &which) < 0) ||
+        (scope != NULL && convert_u32(scope, "scope", 0, CBD_SCOPE_EXCLUDE, &which) < 0) ||
         (stamp != NULL && convert_u64(stamp, "stamp_ns", &stamp_ns) < 0) ||
         (attributes != NULL && texts_open(&texts, attributes, "attributes", true) < 0))
         return NULL;
@@ -438,14 +440,10 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
     }
     if (convert_dtype(dtype, &schema.code, &schema.bits, &schema.lanes) < 0 ||
         convert_shape(row_shape, "row_shape", &schema.row_ndim, schema.row_shape) < 0 ||
-        (semantic != NULL && convert_u32(semantic, "semantic", UINT32_MAX, &schema.semantic) < 0) ||
-        (retain != NULL && retain != Py_None && convert_u32(retain, "retain", UINT32_MAX, &keep) < 0) ||
+        (semantic != NULL && convert_u32(semantic, "semantic", 0, UINT32_MAX, &schema.semantic) < 0) ||
+        (retain != NULL && retain != Py_None && convert_u32(retain, "retain (None is the stage's default)", 1, UINT32_MAX, &keep) < 0) ||
         (handoff != NULL && handoff != Py_None && convert_word(handoff, "handoff", handoff_words, &mode) < 0))
         return NULL;
-    if (retain != NULL && retain != Py_None && keep == 0) {
-        PyErr_SetString(PyExc_ValueError, "retain must be 1 or more; None is the stage's default");
-        return NULL;
-    }
     if (device != NULL && device != Py_None) {
         if ((place = convert_text(device, "device")) == NULL)
             return NULL;
