@@ -322,6 +322,10 @@ CBD_API cbd_status cbd_op_wait(cbd_op *op, uint64_t timeout_ns, cbd_op_result *r
 /* The op's number, from 1. */
 CBD_API uint64_t cbd_op_id(const cbd_op *op);
 
+/* The lowest op that is not done, up to this one: what it waits for, since the
+ * operations of a client are looked at in order. Its own id when it is done. */
+CBD_API uint64_t cbd_op_lowest_pending(cbd_op *op);
+
 /* The text of a failed op, "" while it is pending or when it is OK. Borrowed from
  * the op. */
 CBD_API const char *cbd_op_error(const cbd_op *op);

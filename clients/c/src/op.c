@@ -46,6 +46,8 @@ static uint64_t lowest_pending(struct ring *ring, uint64_t id)
     return id;
 }
 
+uint64_t cbd_op_lowest_pending(cbd_op *op) { return lowest_pending(&op->stage->ring, op->id); }
+
 /* Until done, the deadline, or the end of the session. */
 static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, cbd_error *error)
 {

@@ -1,0 +1,118 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// tests names what a scenario counts on.
+func (s *Scenario) tests() (names []string) {
+	for _, p := range s.Pytest {
+		names = append(names, "pytest "+p)
+	}
+	for _, g := range s.GoTest {
+		names = append(names, "gotest "+g[0]+" "+g[1])
+	}
+	return names
+}
+
+// runNamed runs all tests that scenarios name, once, and gives each one's result; a test that was not found has none.
+func runNamed(t *testing.T, root string, scenarios []*Scenario) map[string]error {
+	results := map[string]error{}
+	pytest, packages := map[string]bool{}, map[string][]string{}
+	for _, s := range scenarios {
+		for _, name := range s.Pytest {
+			pytest[name] = true
+		}
+		for _, g := range s.GoTest {
+			packages[g[0]] = append(packages[g[0]], g[1])
+		}
+	}
+	if len(pytest) > 0 {
+		runPytest(t, root, slices.Sorted(maps.Keys(pytest)), results)
+	}
+	for path, tests := range packages {
+		runGoTests(t, root, path, tests, results)
+	}
+	return results
+}
+
+// runPytest reads results from the report: a test with parameters passes when each of them does.
+func runPytest(t *testing.T, root string, names []string, results map[string]error) {
+	report := filepath.Join(t.TempDir(), "report.xml")
+	args := []string{"-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report}
+	for _, name := range names {
+		args = append(args, filepath.Join("clients/python/tests", name))
+	}
+	command := exec.Command(python(root), args...)
+	command.Dir = root
+	command.Env = append(os.Environ(), "CALLBOARD_BIN="+brokerBinary(t))
+	out, _ := command.CombinedOutput()
+	raw, err := os.ReadFile(report)
+	if err != nil {
+		t.Errorf("pytest: %v\n%s", err, out)
+		return
+	}
+	var suites struct {
+		Suites []struct {
+			Cases []struct {
+				Class   string    `xml:"classname,attr"`
+				Name    string    `xml:"name,attr"`
+				Failure *struct{} `xml:"failure"`
+				Error   *struct{} `xml:"error"`
+				Skipped *struct{} `xml:"skipped"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal(raw, &suites); err != nil {
+		t.Errorf("pytest's report: %v", err)
+	}
+	failed := false
+	for _, suite := range suites.Suites {
+		for _, c := range suite.Cases {
+			file := c.Class[strings.LastIndexByte(c.Class, '.')+1:] + ".py"
+			test, _, _ := strings.Cut(c.Name, "[")
+			name := "pytest " + file + "::" + test
+			var err error
+			if c.Failure != nil || c.Error != nil || c.Skipped != nil {
+				err, failed = fmt.Errorf("%s failed or was skipped", c.Name), true
+			}
+			results[name] = errors.Join(results[name], err)
+		}
+	}
+	if failed || len(results) == 0 {
+		t.Logf("pytest said:\n%s", out)
+	}
+}
+
+func runGoTests(t *testing.T, root, path string, tests []string, results map[string]error) {
+	command := exec.Command("go", "test", "-json", "-run", "^("+strings.Join(tests, "|")+")$", path)
+	command.Dir = root
+	out, _ := command.Output()
+	failed := false
+	for line := range bytes.Lines(out) {
+		var event struct{ Action, Test, Output string }
+		if json.Unmarshal(line, &event) != nil || event.Test == "" {
+			continue
+		}
+		switch event.Action {
+		case "pass":
+			results["gotest "+path+" "+event.Test] = nil
+		case "fail", "skip":
+			results["gotest "+path+" "+event.Test], failed = errors.New(event.Action), true
+		}
+	}
+	if failed {
+		t.Logf("go test %s said:\n%s", path, out)
+	}
+}
