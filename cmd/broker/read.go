@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,10 +75,12 @@ func (v *value) release() {
 
 // readValue reads an attribute of the given prims, or of all that carry it.
 func readValue(ctx context.Context, stageName, name string, paths []string) (v *value, err error) {
-	if err := shm.CheckStage(stageName); err != nil {
-		return nil, &exitError{exitUsage, err}
+	if stageName != "" {
+		if err := shm.CheckStage(stageName); err != nil {
+			return nil, &exitError{exitUsage, err}
+		}
 	}
-	if err := someBroker(stageName); err != nil {
+	if err := someBroker(cmp.Or(stageName, defaultStage)); err != nil {
 		return nil, err
 	}
 	stage, err := callboard.Dial(ctx, callboard.Options{Stage: stageName, Name: "callboard read", ReadOnly: true})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -105,7 +106,7 @@ func (w *watcher) run(ctx context.Context) error {
 		case err != nil && first:
 			return err // nobody there to begin with is an error; later it is waited for
 		case err == nil:
-			fmt.Fprintf(w.notes, "the broker of stage %s is gone; waiting for it\n", w.stage)
+			fmt.Fprintf(w.notes, "the broker of stage %s is gone; waiting for it\n", cmp.Or(w.stage, defaultStage))
 		}
 		select {
 		case <-ctx.Done():
