@@ -83,8 +83,13 @@ func NewService(connection *nats.Conn, options ServiceOptions) (*Service, error)
 			return nil, fmt.Errorf("starting the NATS service: %w", err)
 		}
 	}
+	// Until the server has the subscriptions a request would be told that nobody is there. An external server that is
+	// out of reach gets them when it comes back.
+	_ = connection.FlushTimeout(subscribeWait)
 	return s, nil
 }
+
+const subscribeWait = time.Second
 
 func (s *Service) add(subjects Subjects, endpoint Endpoint) error {
 	if endpoint.Handler == nil {
