@@ -28,12 +28,12 @@ func realStage(t testing.TB) *damagedStage {
 		s.write(s.query(ids...), "x", 2, n, n, n, n)
 		s.write(s.query(ids[n%3]), "y", 1, n, n)
 		if n%2 == 0 {
-			_, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
+			_, _, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
 			require.NoError(t, err)
 			continue
 		}
 		for _, name := range []string{"x", "y"} {
-			_, err := s.store.Seal(n, protocol.ScopeInclude, []string{name}, 0)
+			_, _, err := s.store.Seal(n, protocol.ScopeInclude, []string{name}, 0)
 			require.NoError(t, err)
 		}
 	}
