@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"callboard/protocol"
+	"callboard/shm"
 	"callboard/tensor"
 )
 
@@ -177,19 +178,19 @@ func (f *fold) cost() (bytes uint64) {
 }
 
 // copy brings block and ordinals up to the base, then applies the captures after it.
+// What lies in a producer's memory may be gone, if that producer cut it off: then the
+// rows are zeros, since a seal is not its client's alone and must not fail for ever.
 func (f *fold) copy() {
 	if !f.publish {
 		return
 	}
 	dst := f.block.Bytes
-	switch {
-	case f.base == nil:
-	case f.plan.compact && f.whole < 0:
-		f.apply(dst[:f.plan.total*f.rowBytes], f.base.Bytes[:f.baseRows*f.rowBytes], f.rowBytes, nil, f.plan.live)
-	case f.spare.block != nil:
-		f.column.catchUp(f.last, f.behind, f.baseRows, f.rowBytes, dst, f.base.Bytes)
-	default:
-		copy(dst, f.base.Bytes[:f.baseRows*f.rowBytes])
+	if f.base != nil {
+		if f.base.arena.Sort != protocol.SegmentClient {
+			f.copyBase(dst)
+		} else if shm.Guard(func() { f.copyBase(dst) }) != nil {
+			clear(dst[:f.plan.total*f.rowBytes])
+		}
 	}
 	var ordinals []uint64
 	if f.ordinals != nil && f.ordinals != f.table {
@@ -200,13 +201,31 @@ func (f *fold) copy() {
 		if step.count == 0 {
 			continue
 		}
-		rows := f.rows[step.first:][:step.count]
-		f.apply(dst[:f.plan.total*f.rowBytes], k.bytes, f.rowBytes, rows, k.from)
+		rows, all := f.rows[step.first:][:step.count], dst[:f.plan.total*f.rowBytes]
+		if !k.staged {
+			f.apply(all, k.bytes, f.rowBytes, rows, k.from)
+		} else if shm.Guard(func() { f.apply(all, k.bytes, f.rowBytes, rows, k.from) }) != nil {
+			for _, row := range rows {
+				clear(all[uint64(row)*f.rowBytes:][:f.rowBytes])
+			}
+		}
 		if ordinals != nil {
 			for _, row := range rows {
 				ordinals[row] = k.ordinal
 			}
 		}
+	}
+}
+
+func (f *fold) copyBase(dst []byte) {
+	src := f.base.Bytes[:f.baseRows*f.rowBytes]
+	switch {
+	case f.plan.compact && f.whole < 0:
+		f.apply(dst[:f.plan.total*f.rowBytes], src, f.rowBytes, nil, f.plan.live)
+	case f.spare.block != nil:
+		f.column.catchUp(f.last, f.behind, f.baseRows, f.rowBytes, dst, src)
+	default:
+		copy(dst, src)
 	}
 }
 
