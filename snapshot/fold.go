@@ -18,7 +18,9 @@ type fold struct {
 	rows     []uint32
 	plan     rowPlan
 	whole    int // the last capture that is all rows there are then, in order; −1
-	partial  bool
+	first    int        // the first capture whose rows are put into the block; those before it do not matter
+	partial  bool       // there is such a capture
+	fresh    bool       // that one is all rows there are, so the block may hold anything
 	publish  bool // there is something to publish
 
 	base     *Block // what the new block starts from, nil: itself
@@ -44,7 +46,7 @@ func (f *fold) planFold() {
 		from = f.column.layout
 	}
 	f.plan.begin(from)
-	f.steps, f.rows, f.whole, f.partial, f.publish = f.steps[:0], f.rows[:0], -1, false, false
+	f.steps, f.rows, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], -1, 0, false, false, false
 	for i, k := range f.captures {
 		if k.deletes {
 			f.plan.remove(k)
@@ -52,12 +54,15 @@ func (f *fold) planFold() {
 			continue
 		}
 		first := len(f.rows)
-		var whole bool
-		f.rows, whole = f.plan.place(k, f.rows)
+		var whole, covers bool
+		f.rows, whole, covers = f.plan.place(k, f.rows)
 		f.steps = append(f.steps, span{uint32(first), uint32(len(f.rows) - first)})
-		if whole {
-			f.whole, f.partial = i, false
-		} else {
+		switch {
+		case whole:
+			f.whole, f.first, f.partial, f.fresh = i, i+1, false, false
+		case covers:
+			f.whole, f.first, f.partial, f.fresh = -1, i, true, true
+		default:
 			f.partial = true
 		}
 		f.publish = true
@@ -96,6 +101,11 @@ func (f *fold) lease(s *Store, name string) error {
 			f.base = k.block.Hold()
 		}
 	case last == nil:
+	case f.fresh:
+		f.spare, f.behind = f.column.takeSpare(s, need)
+		s.memory.Drop(f.spare.ordinals)
+		f.block, f.spare.ordinals = f.spare.block, nil
+		f.ordinal = f.captures[f.first].ordinal
 	case !f.partial && !f.plan.compact: // deletes alone change no row
 		f.block, f.adopted, f.baseRows, f.ordinal, f.table = last.block.Hold(), last.adopted, last.rows, last.highest, hold(last.ordinals)
 	default:
@@ -135,7 +145,7 @@ func hold(b *Block) *Block {
 // leaseOrdinals takes the table of row ordinals, unless one ordinal is that of all.
 func (f *fold) leaseOrdinals(s *Store) (err error) {
 	last := f.captures[len(f.captures)-1]
-	if f.plan.total == 0 || f.whole == len(f.captures)-1 || f.whole >= 0 && !f.partial && f.captures[f.whole].ordinal == last.ordinal {
+	if f.plan.total == 0 || f.fresh && f.first == len(f.captures)-1 || f.whole == len(f.captures)-1 || f.whole >= 0 && !f.partial && f.captures[f.whole].ordinal == last.ordinal {
 		return nil
 	}
 	need := f.plan.total * 8
@@ -167,7 +177,7 @@ func (f *fold) cost() (bytes uint64) {
 	default:
 		bytes = f.baseRows * f.rowBytes
 	}
-	for i := f.whole + 1; i < len(f.captures); i++ {
+	for i := f.first; i < len(f.captures); i++ {
 		bytes += uint64(f.steps[i].count) * f.rowBytes
 	}
 	f.copied = bytes
@@ -196,7 +206,7 @@ func (f *fold) copy() {
 	if f.ordinals != nil && f.ordinals != f.table {
 		ordinals = f.copyOrdinals()
 	}
-	for i := f.whole + 1; i < len(f.captures); i++ {
+	for i := f.first; i < len(f.captures); i++ {
 		k, step := f.captures[i], f.steps[i]
 		if step.count == 0 {
 			continue
@@ -265,8 +275,8 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 	f.plan.commit(s, c)
 	last := f.last
 	log := &c.log[(last+1)%logVersions]
-	log.begin(f.whole >= 0 || f.plan.compact || last == 0)
-	for i := f.whole + 1; i < len(f.captures); i++ {
+	log.begin(f.whole >= 0 || f.fresh || f.plan.compact || last == 0)
+	for i := f.first; i < len(f.captures); i++ {
 		if step := f.steps[i]; step.count > 0 {
 			log.add(f.rows[step.first:][:step.count], f.plan.total)
 		}

@@ -151,14 +151,14 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 
 // place appends a row for every prim of a capture to rows, new ones for prims that
 // have none (behaviour 92). whole: they are all rows that there are, in order; then
-// rows is as it was.
-func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole bool) {
+// rows is as it was. covers: they are all rows, in some order.
+func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bool) {
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
 		if known, dense, missing := k.query.lookUp(p.from); missing == 0 {
 			if dense && k.from == nil {
-				return rows, true
+				return rows, true, false
 			}
-			return append(rows, known...), false
+			return append(rows, known...), false, dense || k.query.cacheSpan == len(p.from.prims)
 		}
 	}
 	first := len(rows)
@@ -175,9 +175,9 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole bool) {
 		rows = append(rows, row)
 	}
 	if dense && uint64(len(k.prims)) == p.total {
-		return rows[:first], true
+		return rows[:first], true, false
 	}
-	return rows, false
+	return rows, false, false
 }
 
 // remove ends the rows of a capture's prims; those that have none are passed over.

@@ -13,6 +13,7 @@ type Query struct {
 	cacheRows  []uint32
 	cacheDense bool
 	cacheAge   uint64 // layout.changes then
+	cacheSpan  int    // how many rows the layout had then, if the query covers all of them; else −1
 }
 
 // NewQuery makes a query without prims.
@@ -46,9 +47,24 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 		dense = dense && rows[i] == uint32(i)
 	}
 	if missing == 0 {
-		q.cacheOf, q.cacheDense, q.cacheAge = l, dense, l.changes
+		q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
+		if !dense && len(rows) >= len(l.prims) && coverAll(rows, len(l.prims)) {
+			q.cacheSpan = len(l.prims)
+		}
 	}
 	return rows, dense, missing
+}
+
+// coverAll tells whether rows are all of n rows, in whatever order.
+func coverAll(rows []uint32, n int) bool {
+	seen, left := make([]uint64, (n+63)/64), n
+	for _, row := range rows {
+		if word, bit := &seen[row/64], uint64(1)<<(row%64); *word&bit == 0 {
+			*word |= bit
+			left--
+		}
+	}
+	return left == 0
 }
 
 // emptyMap is the query's own space for a row map, all absent.

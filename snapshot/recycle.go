@@ -1,5 +1,7 @@
 package snapshot
 
+import "callboard/tensor"
+
 // logVersions is how many versions back it is known which rows changed (rule O7).
 const logVersions = 16
 
@@ -8,28 +10,39 @@ const sparesMax = 2
 
 // changed is what one version changed of the one before.
 type changed struct {
-	all   bool // more than it is worth to list
-	spans []span
-	rows  uint64
+	all    bool // more than it is worth to list
+	spans  []span
+	single []uint32 // rows that are no part of a run
+	count  uint64
 }
 
-func (d *changed) begin(all bool) { d.all, d.spans, d.rows = all, d.spans[:0], 0 }
+// runMin is how many neighbours are copied as a run.
+const runMin = 4
+
+func (d *changed) begin(all bool) {
+	d.all, d.spans, d.single, d.count = all, d.spans[:0], d.single[:0], 0
+}
 
 // add notes rows of a column of total rows. Half a column is all of it.
 func (d *changed) add(rows []uint32, total uint64) {
 	if d.all {
 		return
 	}
-	if d.rows += uint64(len(rows)); 2*d.rows > total {
+	if d.count += uint64(len(rows)); 2*d.count > total {
 		d.begin(true)
 		return
 	}
-	for _, row := range rows {
-		if n := len(d.spans); n > 0 && d.spans[n-1].first+d.spans[n-1].count == row {
-			d.spans[n-1].count++
-		} else {
-			d.spans = append(d.spans, span{row, 1})
+	for len(rows) > 0 {
+		run := 1
+		for run < len(rows) && rows[run] == rows[run-1]+1 {
+			run++
 		}
+		if run < runMin {
+			d.single = append(d.single, rows[:run]...)
+		} else {
+			d.spans = append(d.spans, span{rows[0], uint32(run)})
+		}
+		rows = rows[run:]
 	}
 }
 
@@ -104,7 +117,7 @@ func (c *column) changedRows(now, behind, all uint64) (rows uint64) {
 		if d.all {
 			return all
 		}
-		rows += d.rows
+		rows += d.count
 	}
 	return min(rows, all)
 }
@@ -118,8 +131,14 @@ func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
 		return
 	}
 	for q := now - behind + 1; q <= now; q++ {
-		for _, d := range c.log[q%logVersions].spans {
-			first, end := uint64(d.first)*rowBytes, uint64(d.first+d.count)*rowBytes
+		d := &c.log[q%logVersions]
+		if len(d.single) > 0 {
+			if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), d.single, d.single); err != nil {
+				panic("snapshot: copying rows of the log: " + err.Error())
+			}
+		}
+		for _, run := range d.spans {
+			first, end := uint64(run.first)*rowBytes, uint64(run.first+run.count)*rowBytes
 			copy(dst[first:end], src[first:end])
 		}
 	}
