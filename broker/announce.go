@@ -49,8 +49,15 @@ func (b *Broker) announceGroup(c *client, m *snapshot.Session, g *protocol.Group
 	b.announce.Group(control.GroupEvent{Attribute: m.Name(), Column: g.Column, DType: dtypeOf(&schema), RowShape: rowShapeOf(&schema),
 		Semantic: semanticName(schema.Semantic), Kind: tensor.Kind(schema.Kind).String(), Ordinal: g.Ordinal, Owner: c.incarnation, Session: g.Session,
 		GroupIndex: g.GroupIndex, GroupCount: 1, Prims: g.PrimCount, Query: control.QueryInfo{Prims: g.PrimCount, FirstPrim: g.FirstPrim},
-		PrimMode: "upsert", Attempt: g.Attempt, Device: deviceOf(&schema),
+		PrimMode: primMode(m), Attempt: g.Attempt, Device: deviceOf(&schema),
 		Block: control.Block{Segment: uint32(g.Block.Segment), OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.Block.LengthBytes}, Gone: m.Gone})
+}
+
+func primMode(m *snapshot.Session) string {
+	if m.Insert() {
+		return "insert"
+	}
+	return "upsert"
 }
 
 func (b *Broker) announceClient(c *client, event, reason string) {

@@ -130,8 +130,9 @@ func (m *Session) Group() protocol.GroupDescriptor {
 	return g
 }
 
-// Name is the attribute's name, Schema its schema, Query its prims.
+// Name is the attribute's name, Schema its schema, Insert its prim mode.
 func (m *Session) Name() string            { return m.target.Name }
+func (m *Session) Insert() bool            { return m.target.Insert }
 func (m *Session) Schema() protocol.Schema { return m.target.Schema }
 
 // FindSession gives the session behind a handle of owner.

@@ -133,6 +133,26 @@ func TestOrdinalsAheadInAnyOrder(t *testing.T) {
 	f.checkBooks()
 }
 
+// TestAQueryAsLongAsTheColumnThatNamesAPrimTwice: behaviour 18, 91. It does not cover the
+// column, however long it is; one that does, in another order, needs nothing of before.
+func TestAQueryAsLongAsTheColumnThatNamesAPrimTwice(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	p := f.paths(3)
+	write := func(ordinal uint64, text string, prims ...uint64) {
+		_, err := f.write(queryOf(prims...), "a", bytesSchema(1), ordinal, []byte(text))
+		require.NoError(t, err)
+		f.seal(ordinal, protocol.ScopeAll)
+	}
+	write(1, "abc", p...)
+	write(2, "xyz", p[0], p[2], p[0])
+	require.Equal(t, []string{"z", "b", "y"}, valuesOf(f.rowsAt(1, 2), p))
+	require.Equal(t, map[uint64]uint64{p[0]: 2, p[1]: 1, p[2]: 2}, f.ordinalsAt(1, 2))
+	write(3, "rst", p[2], p[0], p[1])
+	require.Equal(t, []string{"s", "t", "r"}, valuesOf(f.rowsAt(1, 3), p))
+	require.Zero(t, f.versionAt(1, 3).RowOrdinals.Segment, "one ordinal for all")
+	f.checkBooks()
+}
+
 // TestManySmallWritesOfOneOrdinalShareABlock: behaviour 327. A write for each prim costs
 // its bytes, not a block each.
 func TestManySmallWritesOfOneOrdinalShareABlock(t *testing.T) {
