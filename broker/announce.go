@@ -153,7 +153,7 @@ func (b *Broker) counters(state *snapshot.State) map[string]control.Number {
 	return map[string]control.Number{
 		"seals": control.Number(c.Seals), "versions_adopted": control.Number(c.Adopted), "versions_scattered": control.Number(c.Scattered),
 		"adopt_refused": control.Number(c.AdoptRefused), "copied_bytes": control.Number(c.CopiedBytes), "versions_reclaimed": control.Number(c.Reclaimed),
-		"writes": control.Number(c.Writes), "unmaps": control.Number(c.Unmaps), "aborts": control.Number(c.Aborts),
+		"writes": control.Number(c.Writes), "deletes": control.Number(c.Deletes), "unmaps": control.Number(c.Unmaps), "aborts": control.Number(c.Aborts),
 		"segments": control.Number(state.Usage.Segments), "strings": control.Number(state.Strings), "unsealed_bytes": control.Number(state.UnsealedBytes),
 		"announced": control.Number(a.Sent), "announcements_dropped": control.Number(a.Overflow + a.Failed)}
 }
