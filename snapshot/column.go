@@ -30,7 +30,6 @@ type column struct {
 	freeSlots []int      // places in slots, ready for the next version
 	versions  []*version // not yet reclaimed, oldest first; the last one is published
 	excess    bool       // in Store.excess
-	covered   bool       // named by the seal that is looked at
 	cache     *version   // a reclaimed one, for the next seal
 	layout    *layout    // of the last version; nil before the first
 

@@ -56,10 +56,11 @@
 // overlay, and any number of ordinals may wait (rule O1). Nothing is applied early, so a
 // lower ordinal that comes late finds nothing to undo.
 //
-//	write.go accept.go delete.go  what may be written, and when  query.go layout.go  which rows
+//	write.go incoming.go accept.go delete.go  what may be written, and when
+//	query.go layout.go            which prim has which row
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
-//	seal.go publish.go            floors, the order of a seal    reclaim.go          pins and horizons
+//	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
 //	reader*.go            the other half
 //

@@ -17,10 +17,10 @@ type fold struct {
 	steps    []span     // the rows of each capture, in rows; none where it is whole
 	rows     []uint32
 	plan     rowPlan
-	whole    int // the last capture that is all rows there are then, in order; −1
-	first    int        // the first capture whose rows are put into the block; those before it do not matter
-	partial  bool       // there is such a capture
-	fresh    bool       // that one is all rows there are, so the block may hold anything
+	whole    int  // the last capture that is all rows there are then, in order; −1
+	first    int  // the first capture whose rows are put into the block; those before it do not matter
+	partial  bool // there is such a capture
+	fresh    bool // that one is all rows there are, so the block may hold anything
 	publish  bool // there is something to publish
 
 	base     *Block // what the new block starts from, nil: itself

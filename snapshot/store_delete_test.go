@@ -197,7 +197,13 @@ func TestDeletesAndAppendsAreNotQuadratic(t *testing.T) {
 		require.Empty(t, f.rowsAt(1, s.epoch))
 		return time.Since(begin) / time.Duration(n)
 	}
-	small, large := cost(1000), cost(30_000)
-	require.Less(t, large, 8*small+20*time.Microsecond, fmt.Sprintf("a prim costs %v among 1000 and %v among 30000", small, large))
-	t.Logf("a prim costs %v among 1000 and %v among 30000", small, large)
+	text := ""
+	for range 5 { // a machine that is busy with something else must not decide
+		small, large := cost(1000), cost(30_000)
+		text = fmt.Sprintf("a prim costs %v among 1000 and %v among 30000", small, large)
+		if t.Log(text); large < 4*small+10*time.Microsecond {
+			return
+		}
+	}
+	t.Error(text)
 }

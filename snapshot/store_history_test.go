@@ -429,9 +429,19 @@ func (h *history) sealSome() {
 	if len(h.jobs) > 0 && h.random.IntN(2) == 0 || len(h.store.active) > 0 {
 		h.settle()
 	}
+	covered, of := names, scope
 	h.finish(protocol.StatusOK, "seal", func() (Outcome, *Job, error) { return h.store.Seal(ordinal, scope, names, 7) },
-		func() {}, func() {
-			h.naive.seal(ordinal, scope, names)
+		func() {
+			if scope == protocol.ScopeExclude && len(names) > 0 { // it covers what is known when it is accepted, not when its copies have ended
+				of, covered = protocol.ScopeInclude, nil
+				for _, c := range h.naive.columns {
+					if !slices.Contains(names, c.name) {
+						covered = append(covered, c.name)
+					}
+				}
+			}
+		}, func() {
+			h.naive.seal(ordinal, of, covered)
 			require.Equal(h.t, h.naive.epoch, h.store.Epoch())
 		})
 }
