@@ -25,7 +25,7 @@ func build() (programs, error) {
 		latency:   filepath.Join(buildDir, "latency"),
 		latencyGo: filepath.Join(buildDir, "latency-go"),
 	}
-	library := "build/libcallboard.a"
+	library := "clients/c/build/libcallboard.a"
 	for _, path := range []string{p.callboard, library} {
 		if _, err := os.Stat(path); err != nil {
 			return p, fmt.Errorf("%s is not there: run `make bench` in the root of the repository, which builds it first", path)

@@ -127,19 +127,28 @@ func (b *Broker) start() (err error) {
 	return nil
 }
 
-// lockMade makes a directory and locks it; somebody who leaves may remove it in
-// between, then it is made again.
+// lockMade makes a directory and locks it. Somebody who leaves may remove it in
+// between, then it is made again; `callboard gc` and a broker that ends hold the lock
+// for a moment, so it is tried for a while.
 func lockMade(dir string) (lock *shm.DirLock, err error) {
-	for range 10 {
+	for range lockTries {
 		if err = shm.MakeDir(dir); err != nil {
 			return nil, err
 		}
-		if lock, err = shm.LockDir(dir); err == nil || errors.Is(err, shm.ErrLocked) {
-			return lock, err
+		if lock, err = shm.LockDir(dir); err == nil {
+			return lock, nil
+		}
+		if errors.Is(err, shm.ErrLocked) {
+			time.Sleep(lockPause)
 		}
 	}
 	return nil, err
 }
+
+const (
+	lockTries = 20
+	lockPause = 25 * time.Millisecond
+)
 
 // makeMemory makes the directory, the doorbell and the store.
 func (b *Broker) makeMemory() (err error) {

@@ -60,6 +60,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.UnsealedBytes == 0 {
 		c.UnsealedBytes = c.MemoryBytes / 4
 	}
+	if c.UnsealedBytes > c.MemoryBytes {
+		return c, fmt.Errorf("max-unsealed is %d bytes, more than the %d of memory; lower --max-unsealed or raise --memory", c.UnsealedBytes, c.MemoryBytes)
+	}
 	if c.PinnedBytes == 0 {
 		c.PinnedBytes = c.MemoryBytes / 4
 	}

@@ -57,7 +57,7 @@ func (s *stage) settled(t *testing.T, names ...string) (d description) {
 }
 
 // A producer is killed half-way through a fill: nothing of it is visible and its memory
-// is back within a second. Rules S5, M3; behaviour 192; field reports A11, A15.
+// is back within a second. Rules S5, M3; behaviour 170, 192; field reports A11, A15.
 func TestProducerKilledHalfWayThroughAFill(t *testing.T) {
 	s := startStage(t, "--memory", "256MiB")
 	other := s.Dial("other")
@@ -74,17 +74,18 @@ func TestProducerKilledHalfWayThroughAFill(t *testing.T) {
 		died := time.Now()
 		p.kill()
 		d = s.settled(t, "other")
-		fastest = min(fastest, time.Since(died))
+		fastest = min(fastest, time.Since(died)) // of three: machines that run tests are busy
 		require.LessOrEqual(t, inUse(d), inUse(before)+64<<10, "what the other client publishes meanwhile is small")
 		unharmed(t, other)
 		_, err := other.Latest(within(t, soon), "half/filled")
 		require.ErrorIs(t, err, callboard.ErrNotFound)
 	}
+	require.Less(t, fastest, time.Second, "from a producer's death to its memory's return (rule S5)")
 	require.LessOrEqual(t, s.describe(t).Memory.Held, before.Memory.Held+3*half, "each death returns what the next one uses")
 }
 
 // A reader is killed with pins, and so is one that closed with views alive: the blocks
-// come back. Rules I2, I3; field report A12.
+// come back within a second. Rules I2, I3, S5; behaviour 170; field report A12.
 func TestReaderKilledWithPins(t *testing.T) {
 	for _, how := range []string{"open", "closed"} {
 		t.Run(how, func(t *testing.T) {
@@ -104,25 +105,31 @@ func TestReaderKilledWithPins(t *testing.T) {
 				}
 				return 0
 			}
-			publish(1)
-			p := spawn(t, "pinner", nil, s.Env())
-			p.expect("pinned")
-			if how == "closed" {
-				p.tell("close")
-				p.expect("closed")
+			fastest := soon
+			for range 3 {
+				publish(1)
+				p := spawn(t, "pinner", nil, s.Env())
+				p.expect("pinned")
+				if how == "closed" {
+					p.tell("close")
+					p.expect("closed")
+				}
+				publish(20)
+				require.Equal(t, 3, versions(), "two are retained, one is pinned")
+				p.tell("look")
+				p.expect("the same") // I2: a view outlives its session
+				time.Sleep(300 * time.Millisecond)
+				publish(1)
+				require.Equal(t, 3, versions(), "no time resets a living reader (field report E9)")
+				died := time.Now()
+				p.kill()
+				s.settled(t, "other")
+				publish(1)
+				require.Equal(t, 2, versions())
+				fastest = min(fastest, time.Since(died))
+				unharmed(t, other)
 			}
-			publish(20)
-			require.Equal(t, 3, versions(), "two are retained, one is pinned")
-			p.tell("look")
-			p.expect("the same") // I2: a view outlives its session
-			time.Sleep(300 * time.Millisecond)
-			publish(1)
-			require.Equal(t, 3, versions(), "no time resets a living reader (field report E9)")
-			p.kill()
-			s.settled(t, "other")
-			publish(1)
-			require.Equal(t, 2, versions())
-			unharmed(t, other)
+			require.Less(t, fastest, time.Second, "from a reader's death to the return of what it had pinned (rule S5)")
 		})
 	}
 }

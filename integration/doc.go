@@ -14,6 +14,8 @@
 //	badinput_test.go      garbage over the ring, the socket, NATS and the API
 //	stress_test.go        stamped rows under two producers and four readers; -stress=30s
 //	                      asks for the full rates, -inject-tear for a broker with a fault
+//	languages_test.go     readers in C and Python beside those in Go, and layouts
+//	readers/              their programs
 //	fieldreports_*.go     rows of docs/field-reports.md that stand nowhere else
 //
 // # Its place in the data's way

@@ -33,7 +33,6 @@ func smallFileSystem(t *testing.T, size int) string {
 // remedy; nobody gets a bus error, and what is there goes on. Field reports B1, B3, B6.
 func TestB1SmallSharedMemory(t *testing.T) {
 	h := newHost(t)
-	ample := h.shm
 	h.shm = smallFileSystem(t, 16<<20)
 	s := h.serve(t, "one") // it believes in its --memory of 32 MiB
 	require.True(t, s.started(t), "%s", &s.errors)
@@ -69,7 +68,6 @@ func TestB1SmallSharedMemory(t *testing.T) {
 	require.Equal(t, 1, s.command.ProcessState.ExitCode())
 	require.Contains(t, s.errors.String(), "--shm-size")
 	require.Empty(t, h.files(), "a start that fails leaves nothing")
-	h.shm = ample
 }
 
 // Every object has all of its pages before anybody sees it. Field reports B2, B4.
@@ -262,8 +260,8 @@ func TestC3C4ForeignAndOpenDirectories(t *testing.T) {
 }
 
 // A client of another major version is refused by the broker, and a broker of another one
-// by the client; both name both versions, and "found" differs from "not found". Field
-// reports D1, D2.
+// by the client, in each language; both name both versions, and "found" differs from "not
+// found". Field reports D1, D2.
 func TestD1D2OtherVersions(t *testing.T) {
 	s := startStage(t)
 	ours := protocol.VersionText(protocol.VersionWord)
@@ -289,6 +287,11 @@ func TestD1D2OtherVersions(t *testing.T) {
 		"it answers in its own way": message(&protocol.HelloReply{Header: messageHeader(protocol.MessageHelloReply)}),
 		"with another size":         message(&protocol.SegmentReply{Header: messageHeader(protocol.MessageHelloReply)}),
 	}
+	readers := map[string][]string{}
+	for _, language := range languages {
+		readers[language] = program(t, language, "reader")
+	}
+	incompatible := map[string]string{"C": "INCOMPATIBLE_VERSION", "Python": "IncompatibleVersion"}
 	for what, answer := range answers {
 		if what != "it refuses us" {
 			binary.LittleEndian.PutUint32(answer[4:], 7<<16|3)
@@ -299,7 +302,11 @@ func TestD1D2OtherVersions(t *testing.T) {
 		listener, err := shm.Listen(filepath.Join(dir, "attach.sock"))
 		require.NoError(t, err)
 		go func() {
-			if conn, err := listener.Accept(); err == nil {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
 				_, _, _ = receive(conn)
 				_ = conn.Send(answer)
 				_, _, _ = receive(conn)
@@ -310,6 +317,13 @@ func TestD1D2OtherVersions(t *testing.T) {
 		require.ErrorIs(t, err, callboard.ErrIncompatibleVersion, what)
 		require.ErrorContains(t, err, "7.3", what)
 		require.ErrorContains(t, err, ours, what)
+		for language, reader := range readers {
+			_, err := latestIn(reader, append(os.Environ(), shm.RuntimeEnv+"="+dir, "CALLBOARD_STAGE=one"), "others/value")
+			require.Error(t, err, "%s, %s", language, what)
+			for _, text := range []string{incompatible[language], "7.3", ours} {
+				require.ErrorContains(t, err, text, "%s, %s", language, what)
+			}
+		}
 		require.NoError(t, listener.Close())
 	}
 	_, err := callboard.Dial(within(t, soon), callboard.Options{Stage: "one", RuntimeDir: t.TempDir()})

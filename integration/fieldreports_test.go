@@ -1,16 +1,21 @@
 package integration
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	callboard "callboard/clients/go"
@@ -54,30 +59,79 @@ func TestA1MemoryIsDeletedByHand(t *testing.T) {
 	}
 }
 
-// Clients attach while others clean up, again and again: they never meet a state in
-// removal. Field report A2.
+// Clients attach while others clean up, again and again: whether a broker's leftovers are
+// removed by gc, by its next start or by both at once, a client gets a stage that works or
+// NOT_FOUND, which it may try again. Field report A2.
 func TestA2AttachingWhileOthersClean(t *testing.T) {
 	h := newHost(t)
-	s := h.serve(t, "one")
-	require.True(t, s.started(t))
-	cleaned := make(chan struct{})
-	go func() {
-		defer close(cleaned)
-		for range 5 {
-			_, _, _ = callboardCommand(t, h.env(), "gc", "--shm-dir", h.shm)
-		}
-	}()
-	for cleaning := true; cleaning; {
+	var removed atomic.Int64
+	for round := range 8 {
+		dying := h.serve(t, "one")
+		require.True(t, dying.started(t), "%s", &dying.errors)
 		c := h.dial(t, "one")
-		unharmed(t, c)
-		require.NoError(t, c.Close())
-		select {
-		case <-cleaned:
-			cleaning = false
-		default:
+		for i := range 16 { // a removal that takes its time
+			_, err := c.Publish(within(t, soon), fmt.Sprintf("value/%d", i), make([]byte, 1<<20))
+			require.NoError(t, err)
 		}
+		require.NoError(t, c.Close())
+		dying.end(t, syscall.SIGKILL)
+		dead, err := filepath.Glob(filepath.Join(h.shm, "*", "one", "*"))
+		require.NoError(t, err)
+		require.Len(t, dead, 1, "else nothing is removed")
+
+		var cleaning sync.WaitGroup
+		for range 2 {
+			cleaning.Go(func() {
+				out, stderr, code := callboardCommand(t, h.env(), "gc", "--shm-dir", h.shm, "--json")
+				assert.Zero(t, code, stderr)
+				if strings.Contains(out, `"removed"`) {
+					removed.Add(1)
+				}
+			})
+		}
+		start := func() *server { // one that met a cleaner says that the place is in use, and the next one serves
+			for {
+				s := h.serve(t, "one")
+				if s.started(t) {
+					return s
+				}
+				<-s.ended
+				require.Contains(t, s.errors.String(), "is in use by")
+			}
+		}
+		var next *server
+		if round%2 == 0 {
+			next = start()
+		}
+		cleaned := make(chan struct{})
+		go func() { cleaning.Wait(); close(cleaned) }()
+		attached := 0
+		for done := false; !done || next != nil && attached == 0; {
+			select {
+			case <-cleaned:
+				done = true
+			default:
+			}
+			c, err := callboard.Dial(within(t, soon), callboard.Options{Stage: "one", Name: "client", RuntimeDir: filepath.Join(h.base, "callboard", "one")})
+			if err != nil {
+				require.ErrorIs(t, err, callboard.ErrNotFound)
+				continue
+			}
+			attached++
+			unharmed(t, c)
+			require.NoError(t, c.Close())
+		}
+		require.NoDirExists(t, dead[0])
+		if next == nil {
+			require.Zero(t, attached, "to a dead broker")
+			next = start()
+		}
+		last := h.dial(t, "one")
+		unharmed(t, last)
+		require.NoError(t, last.Close())
+		next.end(t, syscall.SIGTERM)
 	}
-	s.end(t, syscall.SIGTERM)
+	require.Positive(t, removed.Load(), "gc never removed what clients looked for")
 }
 
 // Views of a reader stay valid when the broker ends in order while they are in use.
@@ -175,18 +229,12 @@ func TestA23ClientsKnowNoNames(t *testing.T) {
 // A Python process attaches, reads, and ends in each way: the stage is as it was. Field
 // reports A23, A4.
 func TestA23PythonProcessEnds(t *testing.T) {
-	python := os.Getenv("CALLBOARD_PYTHON")
-	if python == "" {
-		skip(t, "CALLBOARD_PYTHON names no Python that has the client; `make test` sets it")
-	}
-	if out, err := exec.Command(python, "-c", "import callboard").CombinedOutput(); err != nil {
-		skip(t, fmt.Sprintf("%s cannot import the client: %s", python, out))
-	}
+	interpreter := python(t)
 	s := startStage(t)
 	other := s.Dial("other")
 	unharmed(t, other)
 	for _, end := range []string{"stage.close()", "pass", "raise SystemExit(0)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"} {
-		c := exec.Command(python, "-c", "import os, signal, callboard\nstage = callboard.connect()\nview = stage.latest('others/value')\n"+end)
+		c := exec.Command(interpreter, "-c", "import os, signal, callboard\nstage = callboard.connect()\nview = stage.latest('others/value')\n"+end)
 		c.Env = s.Env()
 		out, err := c.CombinedOutput()
 		if !strings.Contains(end, "SIGKILL") {
@@ -233,6 +281,75 @@ func TestA25EveryCreationHasItsOwnId(t *testing.T) {
 		}
 	}
 	require.NotEqual(t, generations[0], generations[1])
+}
+
+// The objects of a living stage are replaced by such that say another id or another
+// generation, before a client has mapped them: it refuses them, with both numbers, in each
+// language, and reads again when they are what they were. Field report A25; rule S2.
+func TestA25SegmentsThatWereMadeAnewAreRefused(t *testing.T) {
+	s := startStage(t)
+	unharmed(t, s.Dial("other"))
+	segments, err := filepath.Glob(filepath.Join(s.memoryDir(t), "segment-*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, segments)
+	latest := map[string]func() (string, error){"Go": func() (string, error) {
+		c, err := callboard.Dial(within(t, soon), s.Options("late"))
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		g, err := c.Latest(within(t, soon), "others/value")
+		if err != nil {
+			return "", err
+		}
+		defer g.Release()
+		values, err := callboard.Values[uint64](g)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(values[0]), nil
+	}}
+	for _, language := range languages {
+		reader := program(t, language, "reader")
+		latest[language] = func() (string, error) { return latestIn(reader, s.Env(), "others/value") }
+	}
+	// Adds to a word of every segment's header.
+	add := func(name string, n uint64) {
+		field, ok := reflect.TypeFor[protocol.RegionHeader]().FieldByName(name)
+		require.True(t, ok)
+		for _, path := range segments {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			require.NoError(t, err)
+			var word [8]byte
+			_, err = f.ReadAt(word[:], int64(field.Offset))
+			require.NoError(t, err)
+			binary.LittleEndian.PutUint64(word[:], binary.LittleEndian.Uint64(word[:])+n)
+			_, err = f.WriteAt(word[:], int64(field.Offset))
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}
+	}
+	for _, field := range []string{"RegionID", "Generation"} {
+		for language, read := range latest {
+			t.Run(field+" "+language, func(t *testing.T) {
+				value, err := read()
+				require.NoError(t, err)
+				require.Equal(t, "7", value)
+				add(field, 1000)
+				value, err = read()
+				add(field, ^uint64(0)-999)
+				require.Error(t, err, "it read %s of another creation", value)
+				require.Regexp(t, `segment \d+`, err.Error())
+				generation := s.describe(t).Generation
+				for _, number := range map[string][]string{"RegionID": {"100"}, "Generation": {fmt.Sprint(generation), fmt.Sprint(generation + 1000)}}[field] {
+					require.ErrorContains(t, err, number)
+				}
+				value, err = read()
+				require.NoError(t, err)
+				require.Equal(t, "7", value)
+			})
+		}
+	}
 }
 
 // Of what the kernel keeps nothing stays after everybody was killed and the stage was

@@ -38,7 +38,9 @@ func newHost(t *testing.T) *host {
 	}
 	h.shm, err = os.MkdirTemp(shared, "cb-host-")
 	require.NoError(t, err)
+	made := h.shm
 	t.Cleanup(func() {
+		h.shm = made // a test that failed may have left another one here
 		left := h.files()
 		_ = os.RemoveAll(h.shm)
 		_ = os.RemoveAll(h.base)

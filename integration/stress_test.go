@@ -52,20 +52,18 @@ func TestStress(t *testing.T) {
 	if *stressFor > 0 {
 		limit = *stressFor
 	}
-	r := stress(t, limit)
+	r := stress(t, limit, func(s *stage) (readers []*process) {
+		for range stressReaders {
+			readers = append(readers, spawn(t, "stress-reader", nil, s.Env()))
+		}
+		return readers
+	})
 	if *injectTear {
 		require.Positive(t, r.torn, "pinned blocks were used anew and nobody noticed")
 		t.Logf("--inject-tear reports %d torn rows, as it must; the first trouble: %s", r.torn, r.first)
 		return
 	}
-	require.Zero(t, r.torn, "torn rows; the first trouble: %s", r.first)
-	require.Zero(t, r.mixed, "mixed ticks; the first trouble: %s", r.first)
-	require.Zero(t, r.refused, "refused reads and writes; the first trouble: %s", r.first)
-	require.Positive(t, r.adopted, "the adopting producer never adopted")
-	for _, reader := range r.readers {
-		require.Positive(t, reader.Snapshots)
-		require.Positive(t, reader.Held, "no snapshot was held over later commits")
-	}
+	r.requireWhole(t)
 	if limit < fullFrom {
 		return
 	}
@@ -75,33 +73,50 @@ func TestStress(t *testing.T) {
 	}
 }
 
+// requireWhole wants that nothing went wrong, and that something happened at all.
+func (r *stressResult) requireWhole(t *testing.T) {
+	t.Helper()
+	require.Zero(t, r.torn, "torn rows; the first trouble: %s", r.first)
+	require.Zero(t, r.mixed, "mixed ticks; the first trouble: %s", r.first)
+	require.Zero(t, r.refused, "refused reads and writes; the first trouble: %s", r.first)
+	require.Positive(t, r.adopted, "the adopting producer never adopted")
+	for _, reader := range r.readers {
+		require.Positive(t, reader.Snapshots)
+		require.Positive(t, reader.Held, "no snapshot was held over later commits")
+	}
+}
+
 // A test that cannot fail is a defect: against a broker that ignores pins, the same
-// stress finds torn rows. It runs in a process of its own, since that one builds
+// stress finds torn rows, in each language. It runs in a process of its own, since that one builds
 // another broker.
 func TestStressReportsInjectedTears(t *testing.T) {
 	if testing.Short() || *injectTear {
 		t.Log("left out of the short form: it builds another broker")
 		return
 	}
-	command := exec.Command(os.Args[0], "-test.run=^TestStress$", "-test.v", "-inject-tear", "-stress="+briefest.String())
-	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, harness.BinaryEnv+"=") })
-	out, err := command.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--inject-tear reports")
+	for _, name := range []string{"TestStress", "TestStressReadersOfEveryLanguage"} {
+		t.Run(name, func(t *testing.T) {
+			if name != "TestStress" {
+				python(t)
+			}
+			command := exec.Command(os.Args[0], "-test.run=^"+name+"$", "-test.v", "-inject-tear", "-stress="+briefest.String())
+			command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, harness.BinaryEnv+"=") })
+			out, err := command.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Contains(t, string(out), "--inject-tear reports")
+		})
+	}
 }
 
-// stress runs the processes.
-func stress(t *testing.T, limit time.Duration) (r stressResult) {
+// stress runs the processes: two producers, and the readers that start gives.
+func stress(t *testing.T, limit time.Duration, start func(*stage) []*process) (r stressResult) {
 	t.Helper()
 	s := startStage(t, "--memory", "256MiB", "--retain", "2")
 	adopting := spawn(t, "adopting-producer", nil, s.Env())
 	scattering := spawn(t, "scattering-producer", nil, s.Env())
 	adopting.expect("ready")
 	scattering.expect("ready")
-	var readers []*process
-	for range stressReaders {
-		readers = append(readers, spawn(t, "stress-reader", nil, s.Env()))
-	}
+	readers := start(s)
 	for _, reader := range readers {
 		reader.expect("ready")
 	}
@@ -114,7 +129,7 @@ func stress(t *testing.T, limit time.Duration) (r stressResult) {
 	}
 	for _, reader := range readers {
 		var got readerReport
-		reader.hear(20*time.Second, &got)
+		reader.hear(30*time.Second, &got) // it may have snapshots to take yet
 		reader.done()
 		r.readers = append(r.readers, got)
 		r.torn, r.mixed, r.refused = r.torn+got.Torn, r.mixed+got.Mixed, r.refused+got.Refused

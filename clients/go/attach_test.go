@@ -1,6 +1,7 @@
 package callboard
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ type fakeBroker struct {
 const fakeGeneration = 77
 
 func newFakeBroker(t *testing.T) *fakeBroker {
-	b := &fakeBroker{t: t, fds: map[string]int{}, keep: 3, hello: make(chan *protocol.HelloRequest, 8), conns: make(chan *shm.Conn, 8)}
+	b := &fakeBroker{t: t, fds: map[string]int{}, keep: 3, hello: make(chan *protocol.HelloRequest, 64), conns: make(chan *shm.Conn, 64)}
 	var err error
 	b.dir, err = os.MkdirTemp("", "cbfake-") // short: a socket's path has a limit
 	require.NoError(t, err)
@@ -285,7 +286,21 @@ func TestCloseEndsOutstandingOps(t *testing.T) {
 // Lies about a segment are errors and leave no mapping (rules S2, R5).
 func TestLiesAboutSegments(t *testing.T) {
 	b := newFakeBroker(t)
-	b.object("segment", 8192)
+	b.region(b.object("segment", 8192), protocol.MagicSegment)
+	head := func(name string, change func(h *protocol.RegionHeader)) string {
+		m := b.object(name, 8192)
+		b.region(m, protocol.MagicSegment)
+		h, err := shm.View[protocol.RegionHeader](m.Bytes(), 0)
+		require.NoError(t, err)
+		h.RegionID = 1
+		change(h)
+		return name
+	}
+	head("other", func(h *protocol.RegionHeader) { h.RegionID = 3 })
+	head("older", func(h *protocol.RegionHeader) { h.Generation-- })
+	head("bare", func(h *protocol.RegionHeader) { h.Version = 0 })
+	head("newer", func(h *protocol.RegionHeader) { h.Version = 9 << 16 })
+	object := map[string]string{"made anew": "other", "of another generation": "older", "not finished": "bare", "of another version": "newer", "truth": head("true", func(*protocol.RegionHeader) {})}
 	ok := protocol.SegmentReply{Header: messageHeader[protocol.SegmentReply](protocol.MessageSegmentReply), Segment: 1, SizeBytes: 8192}
 	for name, c := range map[string]struct {
 		lie   func(r *protocol.SegmentReply)
@@ -300,6 +315,10 @@ func TestLiesAboutSegments(t *testing.T) {
 		"without a descriptor":     {func(*protocol.SegmentReply) {}, 0, false, "0 descriptors"},
 		"refused":                  {func(r *protocol.SegmentReply) { r.Status = uint32(protocol.StatusNotFound) }, 0, false, "NOT_FOUND"},
 		"not writable, yet leased": {func(*protocol.SegmentReply) {}, 1, true, "write"},
+		"made anew":                {func(*protocol.SegmentReply) {}, 1, false, "is segment 3"}, // field report A25
+		"of another generation":    {func(*protocol.SegmentReply) {}, 1, false, "made anew"},
+		"not finished":             {func(*protocol.SegmentReply) {}, 1, false, "version 0x0"},
+		"of another version":       {func(*protocol.SegmentReply) {}, 1, false, "9.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.mutex.Lock()
@@ -308,7 +327,7 @@ func TestLiesAboutSegments(t *testing.T) {
 				c.lie(&reply)
 				var fds []int
 				for range c.files {
-					fds = append(fds, b.fds["segment"])
+					fds = append(fds, b.fds[cmp.Or(object[name], "segment")])
 				}
 				_ = conn.Send(bytesOf(&reply), fds...)
 			}

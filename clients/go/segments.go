@@ -3,6 +3,7 @@ package callboard
 import (
 	"errors"
 	"os"
+	"sync/atomic"
 
 	"callboard/protocol"
 	"callboard/shm"
@@ -109,7 +110,11 @@ func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := x.DontFork(); err != nil {
+	err = checkSegment(x.Bytes(), id, c.reader.Generation())
+	if err == nil {
+		err = x.DontFork()
+	}
+	if err != nil {
 		_ = x.Close()
 		return nil, err
 	}
@@ -126,6 +131,25 @@ func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
 	}
 	c.segments[id] = &next
 	return x, nil
+}
+
+// checkSegment makes sure that what was mapped is the segment that was meant: an id
+// names one creation, whatever a descriptor or a name leads to (rule S2, field report
+// A25).
+func checkSegment(mem []byte, id, generation uint64) error {
+	h, err := shm.View[protocol.RegionHeader](mem, 0)
+	if err != nil {
+		return fail(protocol.StatusInternal, "segment %d has no header: %v", id, err)
+	}
+	switch version := atomic.LoadUint32(&h.Version); {
+	case h.Magic != protocol.MagicSegment || version == 0:
+		return fail(protocol.StatusInternal, "segment %d is none: its magic is %#x and its version %#x, expected %#x and %#x", id, h.Magic, version, uint64(protocol.MagicSegment), uint32(protocol.VersionWord))
+	case version>>16 != protocol.ABIMajor:
+		return fail(protocol.StatusIncompatibleVersion, "segment %d is of protocol version %s, this library speaks %s", id, protocol.VersionText(version), protocol.VersionText(protocol.VersionWord))
+	case h.RegionID != id || h.Generation != generation:
+		return fail(protocol.StatusInternal, "the object for segment %d of generation %d is segment %d of generation %d: it was made anew; attach again", id, generation, h.RegionID, h.Generation)
+	}
+	return nil
 }
 
 // dropRetired unmaps segments that left service. Nothing that is pinned or leased

@@ -1,5 +1,9 @@
-// Program goclient is the round of latency.c through the Go client's short form, Map
-// and Latest, in two processes: it starts itself as the reader.
+// Program goclient measures the Go client as latency.c measures the C client.
+//
+// # What it is
+//
+// The round of latency.c through the Go client's short form, Map and Latest, in two
+// processes: it starts itself as the reader.
 //
 // # Its place in the data's way
 //

@@ -345,7 +345,7 @@ typedef struct cbd_write_options {
     uint32_t is_array;     /* 1: array kind */
     uint64_t row_shape[CBD_ROW_NDIM_MAX]; /* a new attribute's; else must agree */
     const uint32_t *index_map;            /* count entries: prim i takes row index_map[i]; NULL: row i */
-    const uint64_t *mask;                 /* ceil(count/64) words: prim i is written where bit i is set; NULL: all */
+    const uint64_t *mask;                 /* ceil(count/64) words, no more are read: prim i is written where bit i is set; NULL: all */
 } cbd_write_options;
 
 /* The defaults: every prim, no ordinal yet. */

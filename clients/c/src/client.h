@@ -66,6 +66,7 @@ struct segment {
     uint8_t *base;
     uint64_t size_bytes;
     uint32_t writable;
+    bool kept; /* pointers into it are kept as long as it is mapped: it never goes before the stage */
     _Atomic uint32_t users; /* pins and sessions that look at it */
 };
 
@@ -190,7 +191,7 @@ struct column {
     cbd_schema schema;
     uint64_t row_bytes;
     const cbd_abi_slot_page **pages; /* the chain as far as it was walked */
-    uint32_t page_count;
+    uint32_t page_count, lap; /* lap: the place of the last page whose number is a power of two */
     struct version_use *uses;
     struct column *next_of_bucket;
 };

@@ -36,10 +36,13 @@ static cbd_status table_entry(cbd_stage *stage, const cbd_abi_ref *pages, size_t
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "%s %llu: the table has %zu pages at most", what,
                          (unsigned long long)i, page_count);
     const uint8_t *bytes;
+    struct segment *where;
     uint64_t segment = load64(&pages[page].segment), offset = load64(&pages[page].offset_bytes);
-    cbd_status status = cbdi_place(stage, segment, offset, size * entry_bytes, what, &bytes, NULL, error);
-    if (status == CBD_STATUS_OK)
+    cbd_status status = cbdi_place(stage, segment, offset, size * entry_bytes, what, &bytes, &where, error);
+    if (status == CBD_STATUS_OK) {
+        where->kept = true;
         *entry = bytes + place * entry_bytes;
+    }
     return status;
 }
 
@@ -81,6 +84,7 @@ cbd_status cbdi_string(cbd_stage *stage, uint64_t id, const char **text, uint32_
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "string %llu, %u bytes at offset %llu, leaves segment %llu of %llu bytes",
                          (unsigned long long)low, entry.length_bytes, (unsigned long long)entry.bytes.offset_bytes,
                          (unsigned long long)segment->id, (unsigned long long)segment->size_bytes);
+    segment->kept = true;
     bytes = segment->base + entry.bytes.offset_bytes;
     *text = (const char *)bytes;
     *length = entry.length_bytes;
@@ -111,6 +115,9 @@ static cbd_status learn_column(cbd_stage *stage, uint32_t index, struct column *
         cbdi_schema_from_abi(&abi, &column->schema);
         column->row_bytes = load64(&entry->row_bytes);
         status = cbdi_string(stage, column->name_id, &column->name, &column->name_bytes, error);
+        if (status == CBD_STATUS_OK && column->schema.row_ndim > CBD_ROW_NDIM_MAX) /* of whatever kind: others count on it */
+            status = cbdi_fail(error, CBD_STATUS_INTERNAL, "column %u has rows of %u dimensions, the most are %u", index,
+                               column->schema.row_ndim, CBD_ROW_NDIM_MAX);
         if (status == CBD_STATUS_OK && column->schema.kind == CBD_KIND_FIXED) {
             cbd_error why = {CBD_STATUS_OK, ""};
             if (cbd_schema_row_bytes(&column->schema, &row_bytes, &why) != CBD_STATUS_OK || row_bytes != column->row_bytes)
@@ -166,10 +173,10 @@ cbd_status cbdi_columns_refresh(cbd_stage *stage, cbd_error *error)
     if (count < stage->column_count || count > COLUMNS_MAX)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "the directory has %u columns, it had %u; the most are %u", count,
                          stage->column_count, COLUMNS_MAX);
-    if (!grow(stage, count))
-        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %u columns", count);
     while (stage->column_count < count) {
         struct column *column = NULL;
+        if (!grow(stage, stage->column_count + 1)) /* by what was found, not by what is claimed */
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %u columns", count);
         cbd_status status = learn_column(stage, stage->column_count, &column, error);
         if (status != CBD_STATUS_OK)
             return status;
@@ -222,17 +229,24 @@ static cbd_status slot_page(cbd_stage *stage, struct column *column, uint32_t k,
         if (segment == 0)
             return CBD_STATUS_OK;
         const uint8_t *bytes;
+        struct segment *where;
+        uint32_t count = column->page_count;
         cbd_status status = cbdi_place(stage, segment, load64(&next->offset_bytes), sizeof(cbd_abi_slot_page),
-                                       "a page of version slots", &bytes, NULL, error);
+                                       "a page of version slots", &bytes, &where, error);
         if (status != CBD_STATUS_OK)
             return status;
-        if (column->page_count == SLOT_PAGES_MAX)
-            return cbdi_fail(error, CBD_STATUS_INTERNAL, "column %u has more than %u pages of version slots", column->index,
-                             SLOT_PAGES_MAX);
-        const cbd_abi_slot_page **pages = realloc(column->pages, (column->page_count + 1) * sizeof *pages);
-        if (pages == NULL)
-            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a page of column %u", column->index);
-        column->pages = pages;
+        /* A loop is met once the page at the last power of two comes round again (Brent 1980). */
+        if (count == SLOT_PAGES_MAX || (count != 0 && (const uint8_t *)column->pages[column->lap] == bytes))
+            return cbdi_fail(error, CBD_STATUS_INTERNAL, "the pages of version slots of column %u form a loop, or are more than %u",
+                             column->index, SLOT_PAGES_MAX);
+        if ((count & (count - 1)) == 0) { /* 0, or a power of two: the room is full */
+            const cbd_abi_slot_page **pages = realloc(column->pages, (count ? 2 * count : 1) * sizeof *pages);
+            if (pages == NULL)
+                return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a page of column %u", column->index);
+            column->pages = pages;
+            column->lap = count;
+        }
+        where->kept = true;
         column->pages[column->page_count++] = (const cbd_abi_slot_page *)bytes;
     }
     *page = column->pages[k];

@@ -72,11 +72,8 @@ cbd_status cbdi_dtype_check(uint8_t code, uint8_t bits, uint16_t lanes, cbd_erro
 static cbd_status semantic_check(const cbd_schema *s, cbd_error *error)
 {
     char text[32];
-    if (s->semantic >= COUNT(semantics))
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic is %u: expected 0 to %zu", s->semantic,
-                         COUNT(semantics) - 1);
-    if (s->semantic == CBD_SEMANTIC_NONE)
-        return CBD_STATUS_OK;
+    if (s->semantic == CBD_SEMANTIC_NONE || s->semantic >= COUNT(semantics))
+        return CBD_STATUS_OK; /* one that is newer than this client is the broker's to judge (behaviour 313) */
     const char *name = semantics[s->semantic].name;
     uint8_t bits = semantics[s->semantic].bits, lanes = semantics[s->semantic].lanes;
     if (bits == 0 && s->code == CBD_DTYPE_BOOL)

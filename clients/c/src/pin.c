@@ -238,7 +238,7 @@ cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct versio
     if (use == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to count a version");
     for (uint32_t i = 0; i < pin->use_count; i++)
-        if (pin->uses[i].version == use) { /* a snapshot that reads it again */
+        if (pin->uses[i].version == use && pin->uses[i].segment == segment) { /* a snapshot that reads it again */
             atomic_fetch_sub(&use->count, 1);
             return CBD_STATUS_OK;
         }

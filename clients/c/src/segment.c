@@ -103,9 +103,9 @@ cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment,
                                  error);
     if (status != CBD_STATUS_OK)
         return status;
-    if (reply.status != CBD_STATUS_OK)
-        status = cbdi_fail(error, reply.status, "the broker refused segment %llu: %s", (unsigned long long)id,
-                           cbd_status_text(reply.status));
+    if (reply.status != CBD_STATUS_OK) /* NOT_FOUND would read as "no such attribute": what was referred to must be there */
+        status = cbdi_fail(error, reply.status == CBD_STATUS_NOT_FOUND ? CBD_STATUS_INTERNAL : reply.status,
+                           "the broker refused segment %llu: %s", (unsigned long long)id, cbd_status_text(reply.status));
     else if (reply.segment != id || fd < 0)
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "asked for segment %llu, got segment %llu %s",
                            (unsigned long long)id, (unsigned long long)reply.segment,
@@ -143,7 +143,7 @@ void cbdi_segments_trim(cbd_stage *stage)
     bool all = true;
     for (uint64_t i = 0; i < stage->segments_room; i++) {
         struct segment *segment = stage->segments[i];
-        if (segment == NULL)
+        if (segment == NULL || segment->kept) /* the directory's own pages never go, whatever it says of them */
             continue;
         uint64_t base = CBD_SEGMENT_PAGE_BASE, place = i;
         size_t page = 0;

@@ -484,6 +484,11 @@ static void lie_slot_page(struct fake *f, uint32_t x) { fake_attribute(f, x)->sl
 static void lie_row_bytes(struct fake *f, uint32_t x) { fake_attribute(f, x)->row_bytes = 1; }
 static void lie_dtype(struct fake *f, uint32_t x) { fake_attribute(f, x)->schema.dtype_code = 3; }
 static void lie_row_dimensions(struct fake *f, uint32_t x) { fake_attribute(f, x)->schema.row_dimensions = 4000000; }
+static void lie_dimensions_of_another_kind(struct fake *f, uint32_t x)
+{
+    fake_attribute(f, x)->schema.kind = CBD_KIND_ARRAY;
+    fake_attribute(f, x)->schema.row_dimensions = 7;
+}
 static void lie_attribute_page(struct fake *f, uint32_t x) { (void)x; f->directory->attribute_pages[0].offset_bytes = UINT64_MAX - 7; }
 static void lie_attribute_count(struct fake *f, uint32_t x) { (void)x; f->directory->attribute_count = UINT32_MAX; }
 static void lie_string_page(struct fake *f, uint32_t x) { (void)x; f->directory->string_pages[0].segment = 0; }
@@ -505,7 +510,7 @@ static void every_lie_of_the_directory_is_internal_with_numbers(void)
 {
     static void (*const lies[])(struct fake *, uint32_t) = {
         lie_block_offset, lie_block_length, lie_block_segment, lie_rows, lie_rows_over_block, lie_layout, lie_odd_offset,
-        lie_slot_page, lie_row_bytes, lie_dtype, lie_row_dimensions, lie_attribute_page, lie_attribute_count,
+        lie_slot_page, lie_row_bytes, lie_dtype, lie_row_dimensions, lie_dimensions_of_another_kind, lie_attribute_page, lie_attribute_count,
         lie_string_page, lie_floor_count, lie_slot_loop,
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -523,10 +528,178 @@ static void every_lie_of_the_directory_is_internal_with_numbers(void)
             exit(1);
         }
         CHECK(read == NULL && error.text[0] != 0 && fake_pins_held(f) == 0);
+        if (lies[i] == lie_slot_loop)
+            CHECK(stage->columns[x]->page_count < 4); /* it was seen, not walked until there were too many */
         cbd_query_release(query);
         cbd_stage_release(stage);
         fake_stop(f);
     }
+}
+
+/* S2, field report A25: whoever hands out a descriptor may hand out the wrong one. Nothing of a segment is
+ * believed before its header says that it is the one that was asked for. */
+static void a_segment_that_is_another_one_is_refused_with_what_it_is(void)
+{
+    static const struct {
+        const char *what, *text;
+    } cases[] = {
+        {"another id", "segment 3 has magic 0x544d474553444243, version 1.0, id 4, generation 1700000000000000000; expected magic "
+                       "0x544d474553444243, version 1, generation 1700000000000000000"},
+        {"another generation", "segment 3 has magic 0x544d474553444243, version 1.0, id 3, generation 1700000000000000001;"},
+        {"no header", "segment 3 has magic 0x0, version 0.0, id 0, generation 0;"},
+        {"another sort of region", "segment 3 has magic 0x4c4e414843444243, version 1.0, id 3,"},
+        {"still being made", "segment 3 has magic 0x544d474553444243, version 0.0, id 3,"},
+        {"another major version", "segment 3 has magic 0x544d474553444243, version 2.0, id 3,"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct fake *f = fake_start();
+        cbd_stage *stage = fake_connect(f);
+        cbd_query *query = query_of(stage, abc, 3);
+        uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+        int32_t rows[3] = {1, 2, 3};
+        fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1); /* in segment 3 */
+        cbd_abi_region_header *header = (cbd_abi_region_header *)f->segments[2], sound = *header;
+        switch (i) {
+        case 0:
+            header->region_id = 4;
+            break;
+        case 1:
+            header->generation++;
+            break;
+        case 2:
+            memset(header, 0, sizeof *header);
+            break;
+        case 3:
+            header->magic = CBD_MAGIC_CHANNEL;
+            break;
+        case 4:
+            header->version = 0;
+            break;
+        default:
+            header->version = 2u << 16;
+        }
+        cbd_read *read;
+        for (int again = 0; again < 2; again++) { /* it was not kept */
+            CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_INTERNAL);
+            if (strncmp(error.text, cases[i].text, strlen(cases[i].text)) != 0) {
+                fprintf(stderr, "%s: got \"%s\"\n", cases[i].what, error.text);
+                exit(1);
+            }
+        }
+        CHECK(read == NULL && fake_pins_held(f) == 0 && stage->segments[2] == NULL);
+        *header = sound;
+        cbd_release_group(read_x(stage, query));
+        CHECK(stage->segments[2] != NULL);
+        cbd_query_release(query);
+        cbd_stage_release(stage);
+        fake_stop(f);
+    }
+}
+
+/* What is referred to and refused is an error; NOT_FOUND would read as "nothing was ever sealed". */
+static void a_segment_that_the_broker_does_not_know_is_no_empty_answer(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    uint64_t floor;
+    cbd_read *read;
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    fake_floors(f, 0, 1, 1, NULL, 0);
+    fake_attribute(f, x)->slot_pages.segment = 5;
+    CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_INTERNAL);
+    CHECK(strstr(error.text, "the broker refused segment 5") != NULL);
+    fake_slot(f, CBD_FLOOR_COLUMN, 0)->block.segment = 6;
+    CHECK_STATUS(cbd_write_floor(stage, NULL, &floor, &error), CBD_STATUS_INTERNAL);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* The pages of the directory never go. A table that calls their segment retired must not take away what
+ * columns, names and resolved texts point into. */
+static void a_segment_of_the_directory_stays_whatever_the_table_says(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    const char *text;
+    size_t length;
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    cbd_release_group(read_x(stage, query));
+    CHECK_STATUS(cbd_resolve(stage, fake_attribute(f, x)->name_id, &text, &length, &error), CBD_STATUS_OK);
+    cbd_abi_segment_entry *entries = (cbd_abi_segment_entry *)(f->segments[0] + f->directory->segment_pages[0].offset_bytes);
+    entries[0].state = entries[2].state = CBD_SEGMENT_RETIRED;
+    store32(&f->directory->retired_count, 2);
+    const struct segment *before = stage->segments[0];
+    const cbd_read_group *group = read_x(stage, query);
+    CHECK(stage->segments[0] == before); /* the same mapping, not a new one in the same place */
+    CHECK(group != NULL && ((const int32_t *)group->data)[1] == 2);
+    CHECK(length == 1 && text[0] == 'x');
+    cbd_release_group(group);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* A version whose block moves to another segment, which no honest one does, keeps both while views look at them. */
+static void a_snapshot_keeps_every_segment_that_its_views_look_at(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    cbd_snapshot *snapshot;
+    const cbd_read_group *groups[2];
+    cbd_read *read;
+    CHECK_STATUS(cbd_snapshot_open(stage, &snapshot, &error), CBD_STATUS_OK);
+    for (int i = 0; i < 2; i++) {
+        fake_slot(f, x, 0)->block.segment = 3 + (uint64_t)i;
+        CHECK_STATUS(cbd_snapshot_read(snapshot, query, names, 1, &read, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_fetch_read_next(read, &groups[i], &error), CBD_STATUS_OK);
+        cbd_read_release(read);
+    }
+    cbd_abi_segment_entry *entries = (cbd_abi_segment_entry *)(f->segments[0] + f->directory->segment_pages[0].offset_bytes);
+    entries[2].state = entries[3].state = CBD_SEGMENT_RETIRED;
+    store32(&f->directory->retired_count, 2);
+    static const char *const other[] = {"y"};
+    CHECK_STATUS(cbd_read_attributes(stage, query, other, 1, &read, &error), CBD_STATUS_OK);
+    cbd_read_release(read);
+    CHECK(stage->segments[2] != NULL && stage->segments[3] != NULL);
+    CHECK(((const int32_t *)groups[0]->data)[0] == 1 && ((const int32_t *)groups[1]->data)[0] == 0);
+    for (int i = 0; i < 2; i++)
+        cbd_release_group(groups[i]);
+    cbd_snapshot_release(snapshot);
+    CHECK_STATUS(cbd_read_attributes(stage, query, other, 1, &read, &error), CBD_STATUS_OK);
+    cbd_read_release(read);
+    CHECK(stage->segments[2] == NULL && stage->segments[3] == NULL);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* behaviour 313: what a newer broker accepted as a semantic is no reason to refuse its stage. */
+static void a_semantic_that_is_newer_than_this_client_is_shown_as_it_is(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    cbd_query *query = query_of(stage, abc, 3);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t rows[3] = {1, 2, 3};
+    fake_attribute(f, x)->schema.semantic = 200;
+    fake_publish(f, x, 0, fake_layout(f, abc, 3, 1), 3, rows, sizeof rows, 1);
+    const cbd_read_group *group = read_x(stage, query);
+    CHECK(group != NULL && group->schema.semantic == 200);
+    cbd_release_group(group);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(f);
 }
 
 static void an_id_of_another_generation_is_not_found(void) /* L3 */
@@ -616,6 +789,40 @@ static void a_forked_child_releases_nothing_of_its_parent(void)
     fake_stop(f);
 }
 
+/* Whether the mapping that holds the address has the flag, in /proc/self/smaps (two letters, see proc(5)). */
+static bool mapping_has(const void *address, const char *flag)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512], wanted[8];
+    bool inside = false, found = false, has = false;
+    CHECK(maps != NULL);
+    snprintf(wanted, sizeof wanted, " %s", flag);
+    while (fgets(line, sizeof line, maps) != NULL) {
+        unsigned long long low, high;
+        if (sscanf(line, "%llx-%llx ", &low, &high) == 2)
+            inside = (uintptr_t)address >= low && (uintptr_t)address < high;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0) {
+            found = true;
+            has = strstr(line, wanted) != NULL;
+        }
+    }
+    fclose(maps);
+    CHECK(found);
+    return has;
+}
+
+/* I4: what a child could store into is not there ("dc": not copied on fork); what it may go on to read is. */
+static void channel_and_doorbell_are_not_mapped_in_a_child(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    CHECK(mapping_has(stage->channel, "dc") && mapping_has(stage->channel + stage->channel_bytes - 1, "dc"));
+    CHECK(mapping_has(stage->doorbell, "dc"));
+    CHECK(!mapping_has(stage->directory, "dc"));
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
 /* S2: asked for once, unmapped when retired, but not under a view. */
 static void a_retired_segment_is_unmapped_when_nobody_looks(void)
 {
@@ -665,9 +872,15 @@ int main(void)
     RUN(too_many_pinned_bytes_are_limit_and_name_the_oldest);
     RUN(the_pinned_bytes_shown_follow_releases_and_refusals);
     RUN(every_lie_of_the_directory_is_internal_with_numbers);
+    RUN(a_segment_that_is_another_one_is_refused_with_what_it_is);
+    RUN(a_segment_that_the_broker_does_not_know_is_no_empty_answer);
+    RUN(a_segment_of_the_directory_stays_whatever_the_table_says);
+    RUN(a_snapshot_keeps_every_segment_that_its_views_look_at);
+    RUN(a_semantic_that_is_newer_than_this_client_is_shown_as_it_is);
     RUN(an_id_of_another_generation_is_not_found);
     RUN(a_view_outlives_close_with_its_pin_and_the_proof_of_life);
     RUN(a_forked_child_releases_nothing_of_its_parent);
+    RUN(channel_and_doorbell_are_not_mapped_in_a_child);
     RUN(a_retired_segment_is_unmapped_when_nobody_looks);
     return 0;
 }

@@ -71,6 +71,31 @@ static cbd_tensor floats(const float *data, int32_t ndim, const int64_t *shape, 
     return (cbd_tensor){.data = data, .ndim = ndim, .shape = shape, .strides = strides, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
 }
 
+/* Behaviour 313: a semantic that is newer than this client is the broker's to judge. */
+static void a_semantic_that_is_not_known_here_is_passed_on(void)
+{
+    static const uint32_t newer[] = {16, 200, UINT32_MAX};
+    struct setting s = start();
+    float data[2] = {0};
+    int64_t shape[1] = {2};
+    cbd_tensor tensor = floats(data, 1, shape, NULL);
+    for (int i = 0; i < 3; i++) {
+        cbd_write_options options = cbd_write_options_default();
+        options.ordinal = (uint64_t)i + 1;
+        options.semantic = newer[i];
+        write_ok(s, &tensor, &options);
+        CHECK(entry_sent().schema.semantic == newer[i]);
+        cbd_map_options map = {.ordinal = 9, .semantic = newer[i], .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
+        cbd_abi_map_arguments asked;
+        cbd_session *session;
+        CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "new", &map, &session, &error), CBD_STATUS_OK);
+        memcpy(&asked, sent.arguments, sizeof asked);
+        CHECK(sent.entry.opcode == CBD_OP_MAP && asked.schema.semantic == newer[i]);
+        cbd_session_release(session);
+    }
+    stop(s);
+}
+
 /* Behaviours 3, 4, 10, 11: folding, and every kind of stride. */
 static void a_small_write_goes_inline_with_its_rows_gathered(void)
 {
@@ -456,7 +481,6 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
          CBD_STATUS_INVALID_ARGUMENT, "mask"},
         {"token id as float", floats(data, 1, two, NULL), OPTIONS(o_.semantic = CBD_SEMANTIC_TOKEN_ID), "new",
          CBD_STATUS_INVALID_ARGUMENT, "token_id"},
-        {"unknown semantic", floats(data, 1, two, NULL), OPTIONS(o_.semantic = 99), "new", CBD_STATUS_INVALID_ARGUMENT, "99"},
         {"reserved name", floats(data, 1, two, NULL), at1, "@floor", CBD_STATUS_NOT_SUPPORTED, "reserved"},
         {"empty name", floats(data, 1, two, NULL), at1, "", CBD_STATUS_INVALID_ARGUMENT, "0 bytes"},
         {"array kind", floats(data, 1, two, NULL), OPTIONS(o_.is_array = 1), "new", CBD_STATUS_NOT_SUPPORTED, "array"},
@@ -663,6 +687,7 @@ static void seals_and_declarations_send_their_names(void)
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);
+    RUN(a_semantic_that_is_not_known_here_is_passed_on);
     RUN(a_small_write_goes_inline_with_its_rows_gathered);
     RUN(count_mask_and_index_map_choose_rows);
     RUN(strides_that_overflow_are_refused_and_unused_ones_are_not);

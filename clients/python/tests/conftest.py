@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,11 +11,25 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import IO
 
 import callboard as cb
 import pytest
 
 BINARY = Path(os.environ.get("CALLBOARD_BIN") or Path(__file__).parents[3] / "bin" / "callboard")
+
+
+def read_line(pipe: IO[bytes], timeout: float = 30) -> str:
+    """The next line of a child's unbuffered output; fails where none comes in time. "" at the end."""
+    line, deadline = b"", time.monotonic() + timeout
+    while not line.endswith(b"\n"):
+        if not select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
+            pytest.fail(f"no line within {timeout} s, only {line!r}")
+        byte = os.read(pipe.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode()
 
 
 class Broker:
@@ -47,6 +62,9 @@ class Broker:
                     self.stop()
                     pytest.fail(f"the broker did not start:\n{self.log.read_text()}")
                 time.sleep(0.02)
+            except BaseException:
+                self.stop()
+                raise
 
     def connect(self, **options: object) -> cb.Stage:
         """A session with this broker; the caller closes it."""
@@ -82,7 +100,9 @@ class Broker:
         os.kill(self.process.pid, signal.SIGCONT)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
+        """Ends it, and lets it go on before, since one that is frozen would outlive its tests."""
         if self.process.poll() is None:
+            self.thaw()
             self.process.send_signal(how)
             try:
                 self.process.wait(15)
@@ -110,9 +130,11 @@ def new_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
         brokers.append(Broker(directory, *options))
         return brokers[-1]
 
-    yield start
-    for broker in brokers:
-        broker.stop()
+    try:
+        yield start
+    finally:
+        for broker in brokers:
+            broker.stop()
 
 
 @pytest.fixture

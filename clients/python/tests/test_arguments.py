@@ -132,8 +132,20 @@ def test_modes_and_scopes_are_known_and_semantics_may_be_newer(stage: cb.Stage, 
         stage.declare(name, dtype="f4", handoff="move")
     with pytest.raises(ValueError, match="semantic"):
         stage.write_attribute(query, name, np.zeros(2), ordinal=1, semantic=-1)
-    with pytest.raises(cb.CallboardError):  # the stage's own answer, not a ValueError of an enum
-        stage.write_attribute(query, name, np.zeros(2), ordinal=1, semantic=9999)
+    with pytest.raises(cb.InvalidArgument, match="token_id"):  # what is known here is judged here
+        stage.write_attribute(query, name, np.zeros(2), ordinal=1, semantic=cb.Semantic.TOKEN_ID)
+    for semantic in (len(cb.Semantic), 200, 2**32 - 1):  # newer than this package: the broker says what it thinks of it
+        for op in (
+            stage.write_attribute(query, name, np.zeros(2), ordinal=1, semantic=semantic),
+            stage.declare(name, dtype="f4", semantic=semantic),
+        ):
+            with pytest.raises(cb.InvalidArgument, match=str(semantic)):
+                op.wait()
+        with pytest.raises(cb.InvalidArgument, match=str(semantic)):
+            stage.publish(name, 1.0, semantic=semantic)
+        with pytest.raises(cb.InvalidArgument, match=str(semantic)):
+            stage.map_attribute(query, name, dtype="f4", ordinal=1, semantic=semantic)
+    stage.write_attribute(query, name, np.zeros(2), ordinal=1).wait()  # nothing is left of it
 
 
 @pytest.mark.parametrize("timeout", ["1", [], np.zeros(3)])

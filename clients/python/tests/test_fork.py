@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import callboard as cb
 import numpy as np
 import pytest
-from conftest import Broker, seal
+from conftest import Broker, read_line, seal
 
 
 def in_child(body: object) -> str:
@@ -24,9 +25,14 @@ def in_child(body: object) -> str:
             os.write(writer, text.encode() or b"")
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        try:
+            text = read_line(pipe, timeout=60)  # its end closes the pipe
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            _, status = os.waitpid(child, 0)
     return text or (f"the child ended with status {status}" if status else "")
 
 

@@ -27,12 +27,12 @@ sys.meta_path.insert(0, Block())
 
 def test_import_needs_no_numpy() -> None:
     program = WITHOUT_NUMPY + "import callboard as cb\nprint(cb.dtype('f4'), cb.dtype(float), 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "float32 float64 False\n", "")
 
 
 def test_import_alone_does_not_import_numpy() -> None:
-    done = subprocess.run([sys.executable, "-c", "import callboard, sys; sys.exit('numpy' in sys.modules)"])
+    done = subprocess.run([sys.executable, "-c", "import callboard, sys; sys.exit('numpy' in sys.modules)"], timeout=60)
     assert done.returncode == 0
 
 
@@ -92,7 +92,7 @@ except cb.NotFound as error:
     print(error.code, error)
 """
     environment = {"CALLBOARD_RUNTIME_DIR": str(tmp_path), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stdout.startswith(f"{_abi.STATUS_NOT_FOUND} ")
     assert str(tmp_path) in done.stdout
     assert done.stderr == ""

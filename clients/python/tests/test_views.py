@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import threading
 import weakref
@@ -265,7 +264,7 @@ def test_views_are_given_back_by_any_thread(stage: cb.Stage, name: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert pinned(stage) == before
 
 
@@ -390,4 +389,4 @@ with cb.connect() as stage:
 def test_python_knows_no_shared_memory_tracker(broker: Broker) -> None:
     """field report A23"""
     program = "import callboard, sys; raise SystemExit('multiprocessing.shared_memory' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], env=broker.environment).returncode == 0
+    assert broker.python(program).returncode == 0

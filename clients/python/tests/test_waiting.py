@@ -12,7 +12,7 @@ from collections.abc import Callable
 import callboard as cb
 import numpy as np
 import pytest
-from conftest import Broker, seal
+from conftest import Broker, read_line, seal
 
 
 def test_polling_is_no_failure(stage: cb.Stage, name: str) -> None:
@@ -61,7 +61,7 @@ def test_follow_waits_with_the_gil_released(stage: cb.Stage, broker: Broker, nam
 
     thread = threading.Thread(target=wait)
     thread.start()
-    started.wait()
+    assert started.wait(10)
     steps, begin = 0, time.monotonic()
     while time.monotonic() - begin < 0.3:
         steps += 1
@@ -111,7 +111,8 @@ def test_watch_yields_one_consistent_snapshot_per_change(stage: cb.Stage, broker
             kept.append(snapshot)
             if value == ticks:
                 break
-        thread.join()
+        thread.join(30)
+        assert not thread.is_alive()
         assert int(kept[0][a]) <= int(kept[-1][a]) == ticks  # those that are kept stay valid
 
 
@@ -130,8 +131,9 @@ def test_watch_starts_with_what_is_there(stage: cb.Stage, name: str) -> None:
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 import callboard as cb
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Python leaves it ignored where its parent did
 stage = cb.connect()
 query = stage.query_from_path_list(["/a"])
 stage.publish("interrupted", 1.0)
@@ -158,27 +160,34 @@ except KeyboardInterrupt:
     ],
 )
 def test_every_wait_can_be_interrupted(new_broker: Callable[..., Broker], wait: str) -> None:
-    """The broker is stopped, so that nothing completes."""
+    """The broker is stopped, so that nothing completes. The child inherits an ignored SIGINT, as under nohup."""
     broker = new_broker()
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED.replace("WAIT", wait)],
-        env=broker.environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+        env=broker.environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE, bufsize=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     ) as process:  # fmt: skip
         try:
-            assert process.stdout.readline() == "ready\n"
+            assert read_line(process.stdout) == "ready\n"
             broker.freeze()
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "waiting\n"
+            process.stdin.write(b"go\n")
+            assert read_line(process.stdout) == "waiting\n"
             time.sleep(0.3)
             assert process.poll() is None
             begin = time.monotonic()
             process.send_signal(signal.SIGINT)
-            assert process.stdout.readline() == "interrupted\n"
+            assert read_line(process.stdout, timeout=10) == "interrupted\n"
             assert time.monotonic() - begin < 2
         finally:
-            broker.thaw()
             process.kill()
+            broker.thaw()
+
+
+def test_a_broker_that_a_test_left_frozen_is_let_go_before_it_is_stopped(new_broker: Callable[..., Broker]) -> None:
+    broker = new_broker()
+    broker.freeze()
+    broker.stop()
+    assert broker.process.returncode == 0  # it ended by itself, in order; it was not killed after a time-out
 
 
 def test_close_ends_another_threads_wait(broker: Broker) -> None:
@@ -251,7 +260,7 @@ def test_a_broker_that_goes_ends_waits_and_not_views(new_broker: Callable[..., B
         assert "SESSION_ENDED" not in str(caught.value)
         told = how == signal.SIGTERM
         assert str(caught.value).startswith("the broker ended this session: " if told else "the broker hung up: ")
-        timer.join()
+        timer.join(30)
         with pytest.raises(cb.SessionEnded):
             stage.publish("x", np.arange(5.0))
         assert not stage.alive
@@ -286,7 +295,8 @@ def test_many_threads_use_one_stage(stage: cb.Stage, name: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
     assert not errors
 
 
@@ -305,7 +315,7 @@ def test_two_threads_wait_for_one_op(stage: cb.Stage, name: str) -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                thread.join(60)
             assert results == [ordinal] * 3
 
 

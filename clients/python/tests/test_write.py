@@ -314,6 +314,21 @@ def test_a_mask_writes_the_set_bits(stage: cb.Stage, name: str) -> None:
             stage.write_attribute(q, name, np.zeros(1), ordinal=3, mask=[1], count=5)
 
 
+def test_a_mask_may_be_longer_than_its_count_needs(stage: cb.Stage, name: str) -> None:
+    """behaviour 84: exactly ceil(count/64) words are read; as in the other clients, the rest is ignored"""
+    many = [f"/m{i}" for i in range(66)]
+    with stage.query_from_path_list(many) as q:
+        stage.write_attribute(q, name, np.zeros(66), ordinal=1).wait()
+        seal(stage, 1, name)
+        stage.write_attribute(q, name, np.ones(64), ordinal=2, mask=[1 << 63 | 1, 3, 2**64 - 1], count=64).wait()
+        seal(stage, 2, name)
+        assert np.flatnonzero(read(stage, q, name)).tolist() == [0, 63]  # not 64, 65
+        stage.write_attribute(q, name, np.full(65, 2.0), ordinal=3, mask=[0, 3], count=65).wait()
+        seal(stage, 3, name)
+        assert np.flatnonzero(read(stage, q, name) == 2).tolist() == [64]
+    assert "extra words are ignored" in cb.Stage.write_attribute.__doc__
+
+
 def test_semantics_are_kept_and_none_is_no_opinion(stage: cb.Stage, name: str) -> None:
     """behaviour 49, 59"""
     with stage.query_from_path_list(PATHS) as q:

@@ -142,6 +142,7 @@ class MapSession:
     @property
     def attribute(self) -> str: ...
 
+# From Read.fetch_read_next(): release() it, else a ResourceWarning. By `for group in read`: no need to, no warning.
 class ReadGroup:
     def array(self, i: int = 0, *, flat: bool = False) -> _Array: ...
     def dlpack(self, i: int = 0, readonly: bool = True) -> View: ...
@@ -264,7 +265,7 @@ class Stage:
         row_shape: int | Sequence[int] | None = None,
         count: SupportsIndex | None = None,
         index_map: Any = None,
-        mask: Any = None,
+        mask: Any = None,  # at least ceil(count/64) words of 64 bits; extra words are ignored
         prim_mode: int = ...,
         dtype: Any = None,
     ) -> Op: ...

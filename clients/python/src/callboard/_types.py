@@ -206,7 +206,11 @@ def _scalar_of_numpy(spec: Any) -> tuple[int, int] | None:
 
 
 class Write:
-    """One attribute of Stage.write_attributes, where it needs more than its array; see Stage.write_attribute."""
+    """One attribute of Stage.write_attributes, where it needs more than its array.
+
+    Everything means what it means in Stage.write_attribute: count, index_map and mask too, of which a mask may be
+    longer than its count needs.
+    """
 
     __slots__ = ("array", "count", "dtype", "index_map", "is_array", "mask", "row_shape", "semantic")
 

@@ -256,7 +256,8 @@ static PyMethodDef group_methods[] = {
 PyTypeObject ReadGroup_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.ReadGroup",
     .tp_doc = "Some prims of one attribute at one epoch. A context manager; after release its accessors raise\n"
-              "InvalidHandle.",
+              "InvalidHandle. Who got it from fetch_read_next() releases it, and is warned (ResourceWarning) where it is\n"
+              "dropped instead; one that iterating over a Read gave needs no release and does not warn.",
     .tp_basicsize = sizeof(ReadGroup),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_dealloc = group_dealloc,

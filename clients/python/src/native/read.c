@@ -87,7 +87,7 @@ static PyMemberDef read_members[] = {
 static PyMethodDef read_methods[] = {
     {"fetch_read_next", read_fetch, METH_NOARGS,
      "fetch_read_next()\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
-     "release."},
+     "release: they end with their last reference, without a warning."},
     {"release", read_release, METH_NOARGS, "release()\n--\n\nGives the read back; groups that were fetched stay valid."},
     {"__enter__", read_begin, METH_NOARGS, NULL},
     {"__exit__", read_release, METH_VARARGS, NULL},

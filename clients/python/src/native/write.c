@@ -469,7 +469,10 @@ PyMethodDef stage_write_methods[] = {
      "Copies rows into the attribute of the query's prims at an ordinal; returns an Op. array has the shape\n"
      "(len(query), *row_shape[, lanes]); without a row shape trailing dimensions fold into lanes, at most 255.\n"
      "Any strides; the array may be changed when the call returns. dtype: what the data is, where the array\n"
-     "cannot say it (bfloat16 in uint16), or the lanes that are meant.\n"
+     "cannot say it (bfloat16 in uint16), or the lanes that are meant. A semantic newer than this package is\n"
+     "passed on: the broker decides, and the Op's wait raises InvalidArgument.\n"
+     "count: the leading prims that are meant; None: all. index_map: the row for each of them. mask: 64-bit\n"
+     "words, bit i of them for prim i; needs count, at least ceil(count/64) words; extra words are ignored.\n"
      "Raises InvalidArgument (shape, type, semantic), FloorViolation (ordinal 0, or sealed), NotSupported, QueueFull."},
     {"publish", WITH_KEYWORDS(stage_publish),
      "publish(name, array, *, paths=None, semantic=Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
