@@ -75,7 +75,7 @@ func (c *client) fit(q *Query, name string, try func(stored *tensor.Schema) erro
 
 // checkInsert refuses an INSERT of prims that exist in sealed state (behaviour 94). What
 // is not sealed yet only the broker knows.
-func (c *client) checkInsert(q *Query, name string) error {
+func (c *client) checkInsert(q *Query) error {
 	columns, err := c.reader.AllColumns()
 	if err != nil || c.deletes.any() {
 		return asError(err)
@@ -88,5 +88,5 @@ func (c *client) checkInsert(q *Query, name string) error {
 	if err != nil {
 		return asError(err)
 	}
-	return fail(protocol.StatusAlreadyExists, "attribute %q: prim %s exists: it carries attribute %q; INSERT is for prims that carry none, use UPSERT", name, path, column.Name)
+	return fail(protocol.StatusAlreadyExists, "prim %s exists: it carries attribute %q; INSERT is for prims that carry none, use UPSERT", path, column.Name)
 }

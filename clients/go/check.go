@@ -106,7 +106,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return given.Validate()
 	})
 	if err == nil && w.insert && w.selection == nil {
-		err = c.checkInsert(q, w.name)
+		err = c.checkInsert(q)
 	}
 	if err != nil {
 		return p, named(err)

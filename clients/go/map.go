@@ -102,7 +102,7 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 		return stored.Accept(&given)
 	})
 	if err == nil && o.Insert {
-		err = c.checkInsert(q, name)
+		err = c.checkInsert(q)
 	}
 	if err != nil {
 		return w, named(name, err)

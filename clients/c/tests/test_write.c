@@ -284,6 +284,16 @@ static void insert_is_sent_only_to_a_broker_that_serves_it(void)
         CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &map, &session, &error), wanted);
         cbd_session_release(session);
         CHECK(serves || sent.entry.op_id == 0);
+        if (serves) {
+            /* behaviour 94: what is sealed decides at once */
+            uint32_t mass = fake_column(s.f, "mass", CBD_DTYPE_FLOAT, 32, 1, 0, NULL);
+            fake_publish(s.f, mass, 0, fake_layout(s.f, &ab[1], 1, 1), 1, data, sizeof data[0], 1);
+            cbd_op *none;
+            options.ordinal = 2;
+            CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", &tensor, &options, &none, &error), CBD_STATUS_ALREADY_EXISTS);
+            CHECK(none == NULL && strstr(error.text, "/b") != NULL && strstr(error.text, "mass") != NULL && fake_pins_held(s.f) == 0);
+            CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &map, &session, &error), CBD_STATUS_ALREADY_EXISTS);
+        }
         stop(s);
     }
 }
@@ -457,7 +467,7 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
     static uint64_t mask = 1;
     cbd_abi_floor_row floor = {0, 8};
     uint32_t x = fake_column(s.f, "old", CBD_DTYPE_FLOAT, 64, 1, 0, NULL);
-    (void)x;
+    fake_publish(s.f, x, 0, fake_layout(s.f, ab, 2, 1), 2, data, 2 * sizeof(double), 8);
     floor.name_id = fake_string(s.f, CBD_STRING_TOKEN, "old");
     fake_floors(s.f, 0, 0, 0, &floor, 1);
     cbd_write_options at1 = cbd_write_options_default();
@@ -498,6 +508,19 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
         }
         CHECK(error.status == got && sent.entry.op_id == 0);
     }
+    /* L6: prims that do not carry the name may have it of another type. */
+    static const char *const c[] = {"/c"};
+    static int64_t one[1] = {1};
+    cbd_query *elsewhere;
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, c, NULL, 1, &elsewhere, &error), CBD_STATUS_OK);
+    cbd_write_options at9 = at1;
+    at9.ordinal = 9;
+    cbd_tensor narrow = floats(data, 1, one, NULL);
+    cbd_op *sent_op;
+    CHECK_STATUS(cbd_write_attribute(s.stage, elsewhere, "old", &narrow, &at9, &sent_op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(sent_op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(sent_op);
+    cbd_query_release(elsewhere);
     double doubles[2] = {0};
     cbd_tensor tensor = {.data = doubles, .ndim = 1, .shape = two, .code = CBD_DTYPE_FLOAT, .bits = 64, .lanes = 1};
     cbd_write_options o = at1;
