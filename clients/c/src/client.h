@@ -11,7 +11,7 @@
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
  *     fit.c        which of a name's columns a write is for
- *     stage.c, query.c, read.c, write.c, batch.c, map.c               the verbs
+ *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.

@@ -298,6 +298,50 @@ static void insert_is_sent_only_to_a_broker_that_serves_it(void)
     }
 }
 
+/* Behaviour 147, 149: what is sent, what is refused at once, and that the broker decides what comes after. */
+static void a_delete_sends_its_names_and_leaves_the_rest_to_the_broker(void)
+{
+    struct setting s = {.f = fake_start()};
+    s.f->on_op = keep;
+    s.f->features |= CBD_FEATURE_DELETE;
+    s.stage = fake_connect(s.f);
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
+    float data[2] = {1, 2};
+    int64_t two = 2;
+    uint32_t mass = fake_column(s.f, "mass", CBD_DTYPE_FLOAT, 64, 1, 0, NULL);
+    double rows[2] = {0};
+    fake_publish(s.f, mass, 0, fake_layout(s.f, ab, 2, 1), 2, rows, sizeof rows, 3);
+    cbd_abi_floor_row floor = {fake_string(s.f, CBD_STRING_TOKEN, "mass"), 3};
+    fake_floors(s.f, 0, 0, 0, &floor, 1);
+    cbd_tensor tensor = floats(data, 1, &two, NULL);
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 5;
+    memset(&sent.entry, 0, sizeof sent.entry);
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "mass", &tensor, &options, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+
+    static const char *const names[] = {"mass", "pose"}, *const reserved[] = {"@path"};
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, names, 2, 3, NULL, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, NULL, 0, 0, NULL, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, reserved, 1, 4, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
+    CHECK_STATUS(cbd_delete_attributes(s.stage, NULL, names, 2, 4, NULL, &error), CBD_STATUS_INVALID_HANDLE);
+    CHECK(sent.entry.op_id == 0);
+
+    cbd_op *op;
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, names, 2, 4, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    cbd_abi_string_list list;
+    memcpy(&list, sent.arguments, sizeof list);
+    CHECK(sent.entry.opcode == CBD_OP_DELETE && sent.entry.ordinal == 4 && sent.entry.flags == 0 && list.count == 2);
+    CHECK(memcmp(sent.arguments + sizeof list + sizeof(uint32_t), "mass", 4) == 0);
+
+    /* The delete is not sealed: another type may be what comes after it. */
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "mass", &tensor, &options, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    stop(s);
+}
+
 /* R6: in the call itself, whatever takes a name or a list of texts; a list's error says which one. */
 static void texts_that_cannot_be_are_refused_by_every_call(void)
 {
@@ -715,6 +759,7 @@ int main(void)
     RUN(count_mask_and_index_map_choose_rows);
     RUN(strides_that_overflow_are_refused_and_unused_ones_are_not);
     RUN(insert_is_sent_only_to_a_broker_that_serves_it);
+    RUN(a_delete_sends_its_names_and_leaves_the_rest_to_the_broker);
     RUN(texts_that_cannot_be_are_refused_by_every_call);
     RUN(a_map_names_the_option_that_is_wrong);
     RUN(a_batch_is_one_op_of_all_its_entries);

@@ -448,6 +448,47 @@ def test_declare_states_the_schema(stage: cb.Stage, name: str) -> None:
     q.release()
 
 
+def test_deleted_attributes_and_prims_are_left_out(stage: cb.Stage, name: str) -> None:
+    """behaviour 147, 148, 149, 153, 156"""
+    other = name + "/other"
+    with (
+        stage.query_from_path_list([f"/{name}/{i}" for i in range(3)]) as q,
+        stage.query_from_path_list([f"/{name}/1"]) as one,
+    ):
+        stage.write_attributes(q, {name: np.arange(3.0), other: np.arange(3.0)}, ordinal=1).wait()
+        seal(stage, 1, name, other)
+        with stage.read_attributes(q, name) as groups:
+            (held,) = list(groups)
+        assert stage.delete_attributes(one, name, ordinal=2).wait().done
+        assert read(stage, q, name).tolist() == [0, 1, 2]  # not before the seal
+        # this client's delete is not sealed, so that the broker decides: another dtype is what comes after it
+        stage.write_attribute(one, name, np.full(1, 7, np.int32), ordinal=3).wait()
+        seal(stage, 2, name)
+        assert read(stage, q, name).tolist() == [0, 2]
+        assert held.array(0).tolist() == [0, 1, 2]
+        seal(stage, 3, name, other)
+        assert read(stage, one, name).dtype == np.int32
+        assert read(stage, q, other).tolist() == [0, 1, 2]
+        for bad, error in (
+            ({"attributes": name, "ordinal": 3}, cb.FloorViolation),
+            ({"attributes": [], "ordinal": 0}, cb.FloorViolation),
+            ({"ordinal": 4}, TypeError),
+            ({"attributes": ["@path"], "ordinal": 4}, cb.NotSupported),
+            ({"attributes": [""], "ordinal": 4}, cb.InvalidArgument),
+            ({"attributes": 3, "ordinal": 4}, TypeError),
+            ({"attributes": name}, TypeError),
+        ):
+            with pytest.raises(error):
+                stage.delete_attributes(q, **bad)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            stage.delete_attributes("/a", name, ordinal=4)  # type: ignore[arg-type]
+        stage.delete_attributes(one, [], ordinal=10**6).wait()  # the prim
+        seal(stage, 10**6, name, other)
+        assert read(stage, q, name).tolist() == [0, 2]
+        assert read(stage, q, other).tolist() == [0, 2]
+        stage.write_attribute(one, name, np.ones(1), ordinal=10**6 + 1, prim_mode=cb.PrimMode.INSERT).wait()
+
+
 def test_a_name_has_a_column_for_each_schema(stage: cb.Stage, name: str) -> None:
     """behaviour 46, rule L6: writes and maps find the column that their type fits, or make one"""
     with stage.query_from_path_list(["/wide"]) as wide, stage.query_from_path_list(["/flat"]) as flat:
