@@ -494,7 +494,8 @@ def test_a_name_has_a_column_for_each_schema(stage: cb.Stage, name: str) -> None
     with stage.query_from_path_list(["/wide"]) as wide, stage.query_from_path_list(["/flat"]) as flat:
         stage.write_attribute(wide, name, np.ones((1, 3)), ordinal=1, row_shape=(3,)).wait()
         seal(stage, 1, name)
-        large = np.arange(300_000, dtype=np.float64)  # mapped: its rows are single numbers and not those of the other column
+        # mapped: its rows are single numbers and not those of the other column
+        large = np.arange(300_000, dtype=np.float64)
         with stage.query_from_path_list([f"/many/{i}" for i in range(len(large))]) as many:
             stage.write_attribute(many, name, large, ordinal=2).wait()
             seal(stage, 2, name)
@@ -551,7 +552,8 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
         # what is not sealed only the broker knows: c is of another type already; a and b stay as they are
         stage.write_attribute(q, b, np.zeros((3, 3)), ordinal=2).wait()
         stage.write_attribute(q, c, np.zeros(3), ordinal=2).wait()
-        refused = stage.write_attributes(q, {a: np.full(3, 9.0), b: np.ones((3, 3)), c: np.ones(3, np.int16)}, ordinal=3)
+        batch = {a: np.full(3, 9.0), b: np.ones((3, 3)), c: np.ones(3, np.int16)}
+        refused = stage.write_attributes(q, batch, ordinal=3)
         with pytest.raises(cb.InvalidArgument, match="int16"):
             refused.wait()
         stage.advance_write_floor(4).wait()
