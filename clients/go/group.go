@@ -2,6 +2,7 @@ package callboard
 
 import (
 	"runtime"
+	"sync/atomic"
 
 	"callboard/tensor"
 )
@@ -13,6 +14,8 @@ type Group struct {
 	hold   *hold
 	part   *part
 	single bool // of one row whose axis is left out
+
+	ordinal atomic.Uint64 // 0: not looked for yet
 }
 
 func newGroup(from *hold, p *part) (*Group, error) {
@@ -32,17 +35,28 @@ func newGroup(from *hold, p *part) (*Group, error) {
 // Attribute is the attribute's name.
 func (g *Group) Attribute() string { return g.part.name }
 
-// Ordinal is the highest ordinal within the group (behaviour 133).
-func (g *Group) Ordinal() (highest uint64) {
+// Ordinal is the highest ordinal within the group (behaviour 133). It is found at the
+// first call; of a group that was released before, it is that of the version.
+func (g *Group) Ordinal() uint64 {
+	if known := g.ordinal.Load(); known != 0 {
+		return known
+	}
+	highest := uint64(0)
 	for _, t := range g.part.deleted {
 		highest = max(highest, t.Ordinal)
 	}
-	if g.IsDelete() {
-		return highest
+	if !g.IsDelete() {
+		top := g.part.version.OrdinalHighest
+		if g.hold.usable("the group") != nil {
+			return top // its rows' ordinals may be gone
+		}
+		for _, row := range g.part.rows.Rows {
+			if highest = max(highest, g.part.version.RowOrdinal(row)); highest >= top {
+				break
+			}
+		}
 	}
-	for _, row := range g.part.rows.Rows {
-		highest = max(highest, g.part.version.RowOrdinal(row))
-	}
+	g.ordinal.Store(highest)
 	return highest
 }
 
