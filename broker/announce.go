@@ -49,8 +49,15 @@ func (b *Broker) announceGroup(c *client, m *snapshot.Session, g *protocol.Group
 	b.announce.Group(control.GroupEvent{Attribute: m.Name(), Column: g.Column, DType: dtypeOf(&schema), RowShape: rowShapeOf(&schema),
 		Semantic: semanticName(schema.Semantic), Kind: tensor.Kind(schema.Kind).String(), Ordinal: g.Ordinal, Owner: c.incarnation, Session: g.Session,
 		GroupIndex: g.GroupIndex, GroupCount: 1, Prims: g.PrimCount, Query: control.QueryInfo{Prims: g.PrimCount, FirstPrim: g.FirstPrim},
-		PrimMode: "upsert", Attempt: g.Attempt, Device: deviceOf(&schema),
+		PrimMode: primMode(m), Attempt: g.Attempt, Device: deviceOf(&schema),
 		Block: control.Block{Segment: uint32(g.Block.Segment), OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.Block.LengthBytes}, Gone: m.Gone})
+}
+
+func primMode(m *snapshot.Session) string {
+	if m.Insert() {
+		return "insert"
+	}
+	return "upsert"
 }
 
 func (b *Broker) announceClient(c *client, event, reason string) {
@@ -146,7 +153,7 @@ func (b *Broker) counters(state *snapshot.State) map[string]control.Number {
 	return map[string]control.Number{
 		"seals": control.Number(c.Seals), "versions_adopted": control.Number(c.Adopted), "versions_scattered": control.Number(c.Scattered),
 		"adopt_refused": control.Number(c.AdoptRefused), "copied_bytes": control.Number(c.CopiedBytes), "versions_reclaimed": control.Number(c.Reclaimed),
-		"writes": control.Number(c.Writes), "unmaps": control.Number(c.Unmaps), "aborts": control.Number(c.Aborts),
+		"writes": control.Number(c.Writes), "deletes": control.Number(c.Deletes), "unmaps": control.Number(c.Unmaps), "aborts": control.Number(c.Aborts),
 		"segments": control.Number(state.Usage.Segments), "strings": control.Number(state.Strings), "unsealed_bytes": control.Number(state.UnsealedBytes),
 		"announced": control.Number(a.Sent), "announcements_dropped": control.Number(a.Overflow + a.Failed)}
 }

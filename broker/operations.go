@@ -23,6 +23,9 @@ func (o *outcome) merge(got snapshot.Outcome) {
 	if got.Ordinal != 0 {
 		o.Ordinal = got.Ordinal
 	}
+	if got.Value != 0 {
+		o.Value = got.Value
+	}
 	o.Epoch = max(o.Epoch, got.Epoch)
 	o.Flags |= got.Flags
 }
@@ -53,7 +56,9 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 	case protocol.OpUnmapAttribute:
 		return b.unmapAttribute(c, e)
 	case protocol.OpSeal:
-		out.Outcome, err = b.seal(c, e)
+		out.Outcome, job, err = b.seal(c, e)
+	case protocol.OpDelete:
+		out.Outcome, err = b.delete(c, e)
 	case protocol.OpDeclare:
 		err = b.declare(c)
 	case protocol.OpPin:
@@ -61,13 +66,13 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 	default:
 		err = protocol.Errorf(protocol.StatusNotSupported, "operation %d is not part of this version", e.Opcode)
 	}
-	return out, nil, err
+	return out, job, err
 }
 
 // writer refuses clients that attached read-only.
 func (c *client) writer() error {
 	if c.flags&protocol.AttachReadOnly != 0 {
-		return protocol.Errorf(protocol.StatusAccessDenied, "this client attached read-only: it may not write, map or seal")
+		return protocol.Errorf(protocol.StatusAccessDenied, "this client attached read-only: it may not write, map, delete or seal")
 	}
 	return nil
 }
@@ -343,7 +348,7 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	case !m.Done():
 		out.Outcome, job, err = b.store.UnmapGroup(m, 0, tensor.Selection{Count: tensor.All}, e.Flags&protocol.FlagCopy == 0, seal)
 	case seal:
-		out.Outcome, err = b.store.SealSession(m)
+		out.Outcome, job, err = b.store.SealSession(m)
 	}
 	if err == snapshot.ErrRetry {
 		return out, nil, err
@@ -352,21 +357,43 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	return out, job, err
 }
 
-func (b *Broker) seal(c *client, e *protocol.SubmissionEntry) (out snapshot.Outcome, err error) {
+func (b *Broker) seal(c *client, e *protocol.SubmissionEntry) (out snapshot.Outcome, job *snapshot.Job, err error) {
 	if err := c.writer(); err != nil {
-		return out, err
+		return out, nil, err
 	}
 	args, ok := decode[protocol.SealArguments](c.arguments, 0)
 	if !ok && len(c.arguments) > 0 {
-		return out, c.short("SealArguments", len(encode(&args)))
+		return out, nil, c.short("SealArguments", len(encode(&args)))
 	}
 	var names []string
 	if rest := c.arguments[min(len(c.arguments), len(encode(&args))):]; len(rest) > 0 {
 		if names, err = stringList(rest); err != nil {
-			return out, err
+			return out, nil, err
 		}
 	}
 	return b.store.Seal(e.Ordinal, e.Value, names, args.StampNs)
+}
+
+// delete runs OpDelete. Arguments that hold no name, or no list at all, mean the prims
+// themselves.
+func (b *Broker) delete(c *client, e *protocol.SubmissionEntry) (out snapshot.Outcome, err error) {
+	if err := c.writer(); err != nil {
+		return out, err
+	}
+	q, err := c.query(e.Handle)
+	if err != nil {
+		return out, err
+	}
+	if e.Flags != 0 {
+		return out, protocol.Errorf(protocol.StatusInvalidArgument, "flags are %#x: a delete takes none; give its ordinal and seal it like a write", e.Flags)
+	}
+	var names []string
+	if len(c.arguments) > 0 {
+		if names, err = stringList(c.arguments); err != nil {
+			return out, err
+		}
+	}
+	return b.store.Delete(q, names, e.Ordinal)
 }
 
 func (b *Broker) declare(c *client) error {

@@ -131,6 +131,34 @@ func TestB4TruncatedUnderTheBroker(t *testing.T) {
 	unharmed(t, other)
 }
 
+// A producer cuts off what it handed over and nobody has sealed yet: the seal is
+// somebody else's and goes through. What is gone reads as zeros. Rule S3, O1.
+func TestB4TruncatedBetweenUnmapAndSeal(t *testing.T) {
+	s := startStage(t)
+	other := newAuthor(t, s, "other")
+	q := other.query("/a", "/b")
+	other.write(q, "x", 1, []uint64{7, 8})
+	other.seal(1)
+	w := attachWire(t, s.socket(), "truncating")
+	done, raw := w.do(t, protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: w.query(t, "/a"), Ordinal: 2}, mapArguments("x", uint64s))
+	var g protocol.GroupDescriptor
+	require.NoError(t, unpack(raw, &g))
+	w.do(t, protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle}, nil)
+	require.NoError(t, os.Truncate(filepath.Join(s.memoryDir(t), fmt.Sprintf("segment-%d", g.Block.Segment)), 0))
+	other.seal(2)
+	r, err := other.stage.ReadAttributes(t.Context(), q, []string{"x"}, callboard.ReadOptions{})
+	require.NoError(t, err)
+	defer r.Release()
+	group, err := r.Group("x")
+	require.NoError(t, err)
+	defer group.Release()
+	values, err := callboard.Values[uint64](group)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{0, 8}, values)
+	w.close()
+	unharmed(t, other.stage)
+}
+
 // inPidNamespace makes a process the first of a pid namespace of its own.
 func inPidNamespace(t *testing.T, c *exec.Cmd) {
 	t.Helper()

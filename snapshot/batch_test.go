@@ -34,7 +34,7 @@ func TestBatchIsAllOrNone(t *testing.T) {
 		}
 		_, err := batch(false, 1, map[string]string{"a": "abc", "b": "def", "c": "ghi"}, nil)
 		require.NoError(t, err)
-		require.Equal(t, f.store.byName["a"].layout, f.store.byName["c"].layout, "written together: one layout")
+		require.Equal(t, f.store.findColumn("a").layout, f.store.findColumn("c").layout, "written together: one layout")
 		f.settle()
 		f.seal(1, protocol.ScopeAll)
 		at := func(c uint32) map[uint64]string { return f.rowsAt(c, f.store.Epoch()) }
@@ -46,7 +46,7 @@ func TestBatchIsAllOrNone(t *testing.T) {
 		}
 		_, err = batch(false, 2, map[string]string{"a": "xxx", "b": "xxx"}, func(e []Entry) { e[1].Target.Name = "a" })
 		require.Contains(t, requireStatus(t, protocol.StatusInvalidArgument, err).Text, "twice")
-		require.Nil(t, f.store.byName["d"], "nothing was made")
+		require.Nil(t, f.store.findColumn("d"), "nothing was made")
 		f.settle()
 		f.seal(2, protocol.ScopeAll)
 		require.Equal(t, "a", at(1)[q.prims[0]])

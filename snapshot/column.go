@@ -6,29 +6,37 @@ import (
 	"callboard/protocol"
 )
 
-// column is one attribute's storage.
+// attribute is a name: one column for each schema that its prims carry (rule L6).
+type attribute struct {
+	name    string
+	id      uint64
+	columns []*column
+}
+
+// column is one schema of one attribute.
 type column struct {
-	index    uint32
-	name     string
-	nameID   uint64
-	schema   protocol.Schema
-	rowBytes uint64
-	retain   int
-	handoff  uint32
-	entry    *protocol.AttributeEntry
+	index     uint32
+	name      string
+	nameID    uint64
+	attribute *attribute // nil for the floors
+	schema    protocol.Schema
+	rowBytes  uint64
+	retain    int
+	handoff   uint32
+	entry     *protocol.AttributeEntry
 
 	slots     []slot
 	lastPage  *protocol.SlotPage
 	freeSlots []int      // places in slots, ready for the next version
 	versions  []*version // not yet reclaimed, oldest first; the last one is published
-	building  *building  // &next, or nil when nothing is unsealed
-	next      building
-	busy      bool     // a copy job works on the building version (rule L1)
-	pending   uint64   // the ordinal that the job writes
-	excess    bool     // in Store.excess
-	covered   bool     // named by the seal that is looked at
-	cache     *version // a reclaimed one, for the next seal
-	layout    *layout  // nil before the first write
+	excess    bool       // in Store.excess
+	cache     *version   // a reclaimed one, for the next seal
+	layout    *layout    // of the last version; nil before the first
+
+	pending    []*capture // unsealed, by ordinal, then as accepted (rule O1)
+	log        [logVersions]changed
+	spares     []spare
+	tombstones tombstones
 }
 
 // slot is one VersionSlot of the column's chain.
@@ -42,19 +50,14 @@ type version struct {
 	slot         int
 	birth, death uint64
 	block        *Block
+	ordinals     *Block // a uint64 for each row; nil: all rows are of ordinal highest
 	layoutBlock  *Block
 	rows         uint64
 	generation   uint64 // of the layout
 	lowest       uint64
 	highest      uint64
-}
-
-// building is the next version of a column before its seal.
-type building struct {
-	ordinal uint64
-	block   *Block
-	rows    uint64
-	adopted bool
+	sequence     uint64 // counts the column's versions from 1
+	adopted      bool
 }
 
 func (c *column) latest() *version {
@@ -64,8 +67,21 @@ func (c *column) latest() *version {
 	return c.versions[len(c.versions)-1]
 }
 
-// findColumn finds the column of a name; nil when nobody wrote or declared it.
-func (s *Store) findColumn(name string) *column { return s.byName[name] }
+// sequence is how many versions the column has had.
+func (c *column) sequence() uint64 {
+	if v := c.latest(); v != nil {
+		return v.sequence
+	}
+	return 0
+}
+
+// findColumn finds the first column of a name; nil when nobody wrote or declared it.
+func (s *Store) findColumn(name string) *column {
+	if a := s.byName[name]; a != nil {
+		return a.columns[0]
+	}
+	return nil
+}
 
 // makeColumn adds a column. The entry is published at once, without versions.
 func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64, retain, handoff uint32) (*column, error) {
@@ -90,7 +106,13 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 	c.entry = e
 	atomic.StoreUint32(&e.State, protocol.AttributeLive)
 	s.columns = append(s.columns, c)
-	s.byName[name] = c
+	if name != floorName {
+		if c.attribute = s.byName[name]; c.attribute == nil {
+			c.attribute = &attribute{name: name, id: nameID}
+			s.byName[name] = c.attribute
+		}
+		c.attribute.columns = append(c.attribute.columns, c)
+	}
 	atomic.StoreUint32(&s.root.AttributeCount, uint32(len(s.columns)))
 	return c, nil
 }

@@ -15,7 +15,7 @@ type ColumnState struct {
 	Retain                                                            uint32
 	Handoff                                                           uint32
 	Ordinals                                                          [][2]uint64 // lowest and highest of each version that is kept, oldest first
-	Unsealed                                                          uint64      // the ordinal that waits for its seal, 0 if none
+	Unsealed                                                          uint64      // the lowest ordinal that waits for its seal, 0 if none
 	Versions                                                          int
 }
 
@@ -50,8 +50,8 @@ func (s *Store) Describe() State {
 				state.RetainedBytes += v.block.Ref.LengthBytes
 			}
 		}
-		if c.building != nil {
-			cs.Unsealed = c.building.ordinal
+		if len(c.pending) > 0 {
+			cs.Unsealed = c.pending[0].ordinal
 		}
 		state.Columns = append(state.Columns, cs)
 	}
@@ -76,9 +76,13 @@ func (s *Store) SessionsOf(owner any) (n uint32) {
 // a new attribute, what it has for one that exists.
 func (s *Store) Declare(name string, schema protocol.Schema, retain, handoff uint32) error {
 	t := Target{Name: name, Schema: schema}
-	c, schema, rowBytes, err := s.resolve(&t)
+	r, err := s.resolve(&t)
 	if err != nil {
 		return err
+	}
+	c := r.column
+	if c == nil && r.attribute != nil {
+		return named(name, r.differs)
 	}
 	if handoff > protocol.HandoffCopy {
 		return protocol.Errorf(protocol.StatusInvalidArgument, "handoff is %d: expected %d (default), %d (adopt) or %d (copy)", handoff, protocol.HandoffDefault, protocol.HandoffAdopt, protocol.HandoffCopy)
@@ -99,7 +103,7 @@ func (s *Store) Declare(name string, schema protocol.Schema, retain, handoff uin
 		}
 	}
 	if c == nil {
-		_, err = s.makeColumn(name, schema, rowBytes, retain, handoff)
+		_, err = s.makeColumn(name, r.schema, r.rowBytes, retain, handoff)
 		return err
 	}
 	c.retain, c.handoff = int(retain), handoff

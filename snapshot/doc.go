@@ -46,13 +46,21 @@
 //
 // # Its place in the data's way
 //
-//	producer ─ Map ─▶ Session ─ UnmapGroup ─┐  adopt: the block becomes the version
-//	producer ─ Write ───────────────────────┴▶ change ─▶ building ─ Seal ─▶ version ─▶ Reader
-//	                                           scatter: copied, by a Job when it is long
+//	producer ─ Map ─▶ Session ─ UnmapGroup ─┐            adopt: the block becomes the version
+//	producer ─ Write, Delete ───────────────┴▶ capture ─ Seal ─▶ fold ─▶ version ─▶ Reader
+//	                                                     scatter: into a block that caught up,
+//	                                                     by a Job when it is long
 //
-//	write.go session.go   what may be written, and when         query.go layout.go  which rows
-//	change.go             leases, copies, commits               memory.go arena.go spares.go  blocks
-//	seal.go publish.go    floors, and the order of a seal       reclaim.go          pins and horizons
+// What waits for its seal is a list of captures for each column, by ordinal and then as
+// accepted: bytes and the prims that they are for. All captures of one ordinal are its
+// overlay, and any number of ordinals may wait (rule O1). Nothing is applied early, so a
+// lower ordinal that comes late finds nothing to undo.
+//
+//	write.go incoming.go accept.go delete.go  what may be written, and when
+//	query.go layout.go            which prim has which row
+//	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
+//	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
+//	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
 //	reader*.go            the other half
 //
@@ -65,12 +73,14 @@
 //     for after its horizon was raised (V3, V4, V8).
 //  3. A seal stores in this order: births of rows, slots, deaths, record, checksum,
 //     epoch (V6). Everything it needs was reserved before; it cannot fail half-way.
-//  4. The unsealed state of a column has exactly the rows of its layout; a layout that
-//     more than one column uses never changes.
+//  4. A layout changes only in the step that publishes it, and never while more than one
+//     column uses it; a version has exactly the rows that its layout had then.
 //  5. A block is written to by its owner alone: the store never scatters into an
 //     adopted block (S4), and a producer's block is adopted only whole and in order (M1).
 //  6. Each record, at every moment, equals the truth at its own epoch (B2).
-//  7. A warm tick of Write or UnmapGroup and Seal takes no Go memory, and no system
+//  7. What a seal copies is what changed: a reclaimed version's block is brought up to
+//     date by the rows that changed since, as far as the log reaches (rule O7).
+//  8. A warm tick of Write or UnmapGroup and Seal takes no Go memory, and no system
 //     call but the wake.
 //
 // # When a peer dies or lies

@@ -9,21 +9,28 @@ import (
 )
 
 // layout says which prim has which row. Columns that were first written with the
-// same prims share one; a column that gains prims on its own gets its own (rule L2).
-// Rows are only ever appended, and never while more than one column uses it.
+// same prims share one; a column whose membership changes on its own gets its own
+// (rule L2). Rows are only ever appended, and die in place; neither happens while
+// more than one column uses it. It changes only in the step that publishes it.
 type layout struct {
 	id         uint64
 	prims      []uint64          // path ids by row
-	rows       map[uint64]uint32 // row by path id
+	rows       map[uint64]uint32 // row by path id, of the living
+	dead       int               // rows without a prim
+	changes    uint64            // how often rows died: row maps that are older may be wrong
 	generation uint64            // of prims as they are now
 	sealed     int               // rows whose birth has been published
+	dying      []uint32          // rows whose death the next epoch shows
 	block      *Block            // LayoutHeader and LayoutRow in shared memory
 	shared     []protocol.LayoutRow
-	users      int    // columns, and writes on their way
+	users      int    // columns, and seals on their way
 	key        uint64 // in Store.layouts
 }
 
 const layoutRowsMin = 8
+
+// freshKept is how large a plan's map may be to be used again.
+const freshKept = 64
 
 // absent is the row of a prim that has none.
 const absent = math.MaxUint32
@@ -50,75 +57,156 @@ func (l *layout) moveTo(block *Block, m *Memory) {
 	l.block, l.shared = block, shared[:len(l.prims)]
 }
 
-// publish stores the birth of rows that the next epoch shows first (rule V6).
+// publish stores the birth and the death of rows that the next epoch shows first
+// (rule V6).
 func (l *layout) publish(epoch uint64) {
 	for ; l.sealed < len(l.prims); l.sealed++ {
 		atomic.StoreUint64(&l.shared[l.sealed].Birth, epoch)
 	}
+	for _, row := range l.dying {
+		atomic.StoreUint64(&l.shared[row].Death, epoch)
+	}
+	l.dying = l.dying[:0]
 }
 
-// rowPlan is the row map of a write, and what must change in the column's layout
-// for it. Making a plan and leasing for it changes nothing that anybody sees.
-type rowPlan struct {
-	rows  []uint32 // by place in the query; absent where nothing is written. Valid until the query is used again
-	dense bool     // the query's prims are exactly the rows, in order
-	total uint64   // rows of the column afterwards
-	added []uint64 // prims that get the last rows
+// halfDead tells whether rows should move together (rule L2).
+func (l *layout) halfDead() bool { return l.dead >= layoutRowsMin && 2*l.dead >= len(l.prims) }
 
-	from  *layout // the column's layout, nil if it has none
+// living tells whether prims are exactly those that have a row, in the order of rows.
+func (l *layout) living(prims []uint64) bool {
+	n := 0
+	for row, prim := range l.prims {
+		if now, ok := l.rows[prim]; !ok || now != uint32(row) {
+			continue
+		}
+		if n == len(prims) || prims[n] != prim {
+			return false
+		}
+		n++
+	}
+	return n == len(prims)
+}
+
+// tombstone is one delete of one prim, before it is published.
+type tombstone struct{ prim, ordinal uint64 }
+
+// rowPlan is what a seal's captures do to a column's membership, in their order.
+// Making a plan and leasing for it changes nothing that anybody sees.
+type rowPlan struct {
+	from    *layout           // the column's layout, nil if it has none
+	compact bool              // from's living rows move together first
+	live    []uint32          // then: their rows in from
+	fresh   map[uint64]uint32 // prims whose row differs from from's; absent: deleted
+	added   []uint64          // prims that get the last rows
+	deaths  []uint32          // rows that end
+	buried  []tombstone
+	total   uint64 // rows afterwards
+
 	join  *layout // an existing layout to share
 	block *Block  // leased: for a new layout, one's own, or one with more room
 }
 
-// planRows finds a row for every prim of q that the selection addresses. Prims that
-// are not addressed appear only when somebody writes them (behaviour 92).
-func (s *Store) planRows(from *layout, q *Query, selection *selected) rowPlan {
-	p := rowPlan{from: from}
-	if from != nil {
-		var missing int
-		p.rows, p.dense, missing = q.lookUp(from)
-		p.total = uint64(len(from.prims))
-		if missing == 0 {
-			return p
-		}
-	} else {
-		p.rows = q.emptyMap()
+// begin starts a plan on a layout.
+func (p *rowPlan) begin(from *layout) {
+	*p = rowPlan{from: from, fresh: p.fresh, live: p.live[:0], added: p.added[:0], deaths: p.deaths[:0], buried: p.buried[:0]}
+	if len(p.fresh) > freshKept {
+		p.fresh = nil // a map does not shrink, and to walk it would cost its size for ever
 	}
-	fresh := map[uint64]uint32{}
-	for target := range selection.targets() {
-		if p.rows[target] != absent {
-			continue
+	clear(p.fresh)
+	if from == nil {
+		return
+	}
+	p.total = uint64(len(from.prims))
+	if p.compact = from.halfDead(); p.compact {
+		p.total = uint64(len(from.rows))
+		for row, prim := range from.prims {
+			if now, ok := from.rows[prim]; ok && now == uint32(row) {
+				p.set(prim, uint32(len(p.live)))
+				p.live = append(p.live, uint32(row))
+			}
 		}
-		prim := q.prims[target]
-		row, ok := fresh[prim]
+	}
+}
+
+func (p *rowPlan) set(prim uint64, row uint32) {
+	if p.fresh == nil {
+		p.fresh = map[uint64]uint32{}
+	}
+	p.fresh[prim] = row
+}
+
+// row finds a prim's row as it is after what was planned until now.
+func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
+	if len(p.fresh) > 0 {
+		if row, ok = p.fresh[prim]; ok {
+			return row, row != absent
+		}
+	}
+	if p.from == nil || p.compact {
+		return absent, false
+	}
+	row, ok = p.from.rows[prim]
+	return row, ok
+}
+
+// place appends a row for every prim of a capture to rows, new ones for prims that
+// have none (behaviour 92). whole: they are all rows that there are, in order; then
+// rows is as it was. covers: they are all rows, in some order.
+func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bool) {
+	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
+		if known, dense, missing := k.query.lookUp(p.from); missing == 0 {
+			if dense && k.from == nil {
+				return rows, true, false
+			}
+			return append(rows, known...), false, dense || k.query.cacheSpan == len(p.from.prims)
+		}
+	}
+	first := len(rows)
+	dense := k.from == nil
+	for i, prim := range k.prims {
+		row, ok := p.row(prim)
 		if !ok {
 			row = uint32(p.total)
-			fresh[prim] = row
+			p.set(prim, row)
 			p.added = append(p.added, prim)
 			p.total++
 		}
-		p.rows[target] = row
+		dense = dense && row == uint32(i)
+		rows = append(rows, row)
 	}
-	p.dense = uint64(len(p.rows)) == p.total
-	for i, row := range p.rows {
-		p.dense = p.dense && row == uint32(i)
+	if dense && uint64(len(k.prims)) == p.total {
+		return rows[:first], true, false
 	}
-	return p
+	return rows, false, false
 }
+
+// remove ends the rows of a capture's prims; those that have none are passed over.
+func (p *rowPlan) remove(k *capture) {
+	for _, prim := range k.prims {
+		if row, ok := p.row(prim); ok {
+			p.set(prim, absent)
+			p.deaths = append(p.deaths, row)
+			p.buried = append(p.buried, tombstone{prim, k.ordinal})
+		}
+	}
+}
+
+// changes tells whether the plan changes membership.
+func (p *rowPlan) changes() bool { return p.compact || len(p.added) > 0 || len(p.deaths) > 0 }
 
 // lease finds or leases what the plan needs, so that commit cannot fail.
 func (p *rowPlan) lease(s *Store) error {
-	if len(p.added) == 0 {
+	if !p.changes() {
 		return nil
 	}
-	if p.from == nil {
+	if p.joins() {
 		if l := s.layouts[hashPrims(p.added)]; l != nil && slices.Equal(l.prims, p.added) {
 			p.join = l
-			l.users++ // from now on nobody appends to it
+			l.users++ // from now on nobody changes it
 			return nil
 		}
 	}
-	if l := p.from; l != nil && l.users == 1 {
+	if l := p.from; l != nil && l.users == 1 && !p.compact {
 		s.unlist(l) // from now on nobody joins it
 		if p.total <= uint64(cap(l.shared)) {
 			return nil
@@ -130,52 +218,93 @@ func (p *rowPlan) lease(s *Store) error {
 	return err
 }
 
+// joins tells whether the outcome may be a layout that others have already.
+func (p *rowPlan) joins() bool {
+	return (p.from == nil || p.compact && len(p.live) == 0) && len(p.deaths) == 0 && len(p.added) > 0
+}
+
 // commit gives column c the plan's rows.
 func (p *rowPlan) commit(s *Store, c *column) {
-	if len(p.added) == 0 {
+	if !p.changes() {
 		return
 	}
-	l := p.from
-	if l == nil && p.join == nil { // one of the same batch may have made it meanwhile
+	l, hashed := p.from, 0
+	if p.join == nil && p.joins() { // one of the same seal may have made it meanwhile
 		if same := s.layouts[hashPrims(p.added)]; same != nil && slices.Equal(same.prims, p.added) {
 			p.join = same
 			same.users++
 			s.memory.Drop(p.block)
+			p.block = nil
 		}
 	}
-	switch {
-	case p.join != nil:
-		c.layout = p.join
+	if p.join != nil {
+		s.leave(l)
+		c.layout, p.join = p.join, nil
 		return
-	case l == nil || l.users > 1:
-		own := &layout{id: s.lastLayout + 1, users: 1, rows: make(map[uint64]uint32, p.total)}
-		s.lastLayout++
-		if l != nil {
-			own.prims, own.shared, own.sealed = slices.Clone(l.prims), l.shared, l.sealed
-			for i, prim := range own.prims {
-				own.rows[prim] = uint32(i)
-			}
-			l.users--
-		}
-		l, c.layout = own, own
-	default:
-		s.unlist(l)
 	}
-	for _, prim := range p.added {
-		l.rows[prim] = uint32(len(l.prims))
-		l.prims = append(l.prims, prim)
+	if l == nil || l.users > 1 || p.compact {
+		own := &layout{id: s.lastLayout + 1, users: 1, key: hashStart, rows: make(map[uint64]uint32, p.total)}
+		s.lastLayout++
+		switch {
+		case l == nil:
+		case p.compact:
+			for _, row := range p.live {
+				own.rows[l.prims[row]] = uint32(len(own.prims))
+				own.prims = append(own.prims, l.prims[row])
+			}
+		default:
+			own.prims, own.shared, own.sealed, own.dead, own.key = slices.Clone(l.prims), l.shared, l.sealed, l.dead, l.key
+			hashed = len(l.prims)
+			for prim, row := range l.rows {
+				own.rows[prim] = row
+			}
+		}
+		s.leave(l)
+		l, c.layout = own, own
+	} else {
+		s.unlist(l)
+		hashed = len(l.prims)
+	}
+	first := len(l.prims)
+	l.prims = append(l.prims, p.added...)
+	for prim, row := range p.fresh {
+		if row == absent {
+			delete(l.rows, prim)
+		} else {
+			l.rows[prim] = row
+		}
 	}
 	if p.block != nil {
 		l.moveTo(p.block, s.memory)
+		p.block = nil
 	} else {
 		l.shared = l.shared[:len(l.prims)]
-		for i := len(l.prims) - len(p.added); i < len(l.prims); i++ {
+		for i := first; i < len(l.prims); i++ {
 			l.shared[i] = protocol.LayoutRow{PathID: l.prims[i], Birth: protocol.Infinite, Death: protocol.Infinite}
 		}
 	}
+	if len(p.deaths) > 0 {
+		l.dying = append(l.dying, p.deaths...)
+		l.dead += len(p.deaths)
+		l.changes++
+	}
 	s.layoutGeneration++
-	l.generation, l.key = s.layoutGeneration, hashPrims(l.prims)
+	l.generation = s.layoutGeneration
+	for _, prim := range l.prims[hashed:] {
+		l.key = hashPrim(l.key, prim)
+	}
 	s.list(l)
+}
+
+// leave takes a column from its layout.
+func (s *Store) leave(l *layout) {
+	if l == nil {
+		return
+	}
+	if l.users--; l.users == 0 {
+		s.unlist(l)
+		s.memory.Drop(l.block)
+	}
 }
 
 // drop gives up a plan that is not committed.
@@ -191,7 +320,7 @@ func (p *rowPlan) drop(s *Store) {
 
 // list lets columns whose first write has the same prims join l.
 func (s *Store) list(l *layout) {
-	if s.layouts[l.key] == nil {
+	if l.dead == 0 && s.layouts[l.key] == nil {
 		s.layouts[l.key] = l
 	}
 }

@@ -11,43 +11,49 @@ import (
 )
 
 // publish is the seal proper, in the order of rule V6: blocks (they are there),
-// layout rows, new slots, deaths of the old, recovery record with its checksum,
-// the epoch word, one wake.
-func (s *Store) publish(columns []*column, stampNs uint64) {
+// layout rows, tombstones, new slots, deaths of the old, recovery record with its
+// checksum, the epoch word, one wake.
+func (s *Store) publish(z *sealing) {
+	stampNs := z.stampNs
 	if stampNs == 0 {
 		stampNs = uint64(time.Now().UnixNano())
 	}
 	epoch := s.epoch + 1
 	s.sealed = Sealed{Epoch: epoch, StampNs: stampNs, Columns: s.sealed.Columns[:0]}
-	for _, c := range columns {
-		c.layout.publish(epoch)
+	for i := range z.folds {
+		if f := &z.folds[i]; f.publish {
+			f.commit(s, epoch)
+		}
 	}
-	for _, c := range columns {
-		b := c.building
-		if b.rows != uint64(len(c.layout.prims)) {
-			panic(fmt.Sprintf("snapshot: attribute %q has %d unsealed rows, its layout %d", c.name, b.rows, len(c.layout.prims)))
+	for i := range z.folds {
+		if f := &z.folds[i]; f.publish {
+			f.column.layout.publish(epoch)
+			f.column.bury(f.plan.buried, epoch)
 		}
-		v := c.newVersion()
-		*v = version{birth: epoch, death: protocol.Infinite, block: b.block, rows: b.rows, layoutBlock: c.layout.block.Hold(),
-			generation: c.layout.generation, lowest: b.ordinal, highest: b.ordinal}
+	}
+	for i := range z.folds {
+		f := &z.folds[i]
+		if !f.publish {
+			continue
+		}
+		c := f.column
+		v := c.latest()
+		if v.rows != uint64(len(c.layout.prims)) {
+			panic(fmt.Sprintf("snapshot: attribute %q has %d rows to publish, its layout %d", c.name, v.rows, len(c.layout.prims)))
+		}
 		flags := uint32(0)
-		if b.adopted {
+		if v.adopted {
 			flags = protocol.VersionAdopted
-			count(&c.entry.AdoptedCount, 1)
-			s.counters.Adopted++
-		} else {
-			count(&c.entry.ScatteredCount, 1)
-			s.counters.Scattered++
 		}
-		s.fill(c, v, flags, b.rows*c.rowBytes, stampNs)
-		s.unsealedBytes -= b.block.Ref.LengthBytes
-		c.building = nil
+		s.fill(c, v, flags, v.rows*c.rowBytes, stampNs)
 		s.sealed.Columns = append(s.sealed.Columns, SealedColumn{Name: c.name, Index: c.index, Floor: s.floorOfID(c.nameID), Lowest: v.lowest,
-			Highest: v.highest, Rows: v.rows, LayoutGeneration: v.generation, Adopted: b.adopted, Published: true})
+			Highest: v.highest, Rows: v.rows, LayoutGeneration: v.generation, Adopted: v.adopted, Published: true})
 	}
 	s.publishFloors(epoch, stampNs)
-	for _, c := range columns {
-		s.replace(c, epoch)
+	for i := range z.folds {
+		if z.folds[i].publish {
+			s.replace(z.folds[i].column, epoch)
+		}
 	}
 	s.replace(s.columns[protocol.FloorColumn], epoch)
 	s.records.write(epoch)
@@ -56,11 +62,17 @@ func (s *Store) publish(columns []*column, stampNs uint64) {
 	if _, err := shm.FutexWake(s.EpochWord(), math.MaxInt32); err != nil {
 		panic("snapshot: waking readers: " + err.Error())
 	}
-	for _, c := range columns {
-		atomic.StoreUint64(&c.entry.LatestSlot, uint64(c.latest().slot))
-		count(&c.entry.VersionCount, 1)
-		s.noteExcess(c)
+	for i := range z.folds {
+		f := &z.folds[i]
+		c := f.column
+		if f.publish {
+			atomic.StoreUint64(&c.entry.LatestSlot, uint64(c.latest().slot))
+			count(&c.entry.VersionCount, 1)
+			s.noteExcess(c)
+		}
+		f.end(s)
 	}
+	z.folds = z.folds[:0]
 	f := s.columns[protocol.FloorColumn]
 	atomic.StoreUint64(&f.entry.LatestSlot, uint64(f.latest().slot))
 	s.noteExcess(f)
@@ -104,8 +116,12 @@ func (s *Store) fill(c *column, v *version, flags uint32, lengthBytes, stampNs u
 	}
 	atomic.StoreUint64(&shared.Layout.Segment, layout.Segment)
 	atomic.StoreUint64(&shared.Layout.OffsetBytes, layout.OffsetBytes)
-	atomic.StoreUint64(&shared.RowOrdinals.Segment, 0)
-	atomic.StoreUint64(&shared.RowOrdinals.OffsetBytes, 0)
+	ordinals := protocol.Ref{}
+	if v.ordinals != nil {
+		ordinals = protocol.Ref{Segment: v.ordinals.Ref.Segment, OffsetBytes: v.ordinals.Ref.OffsetBytes}
+	}
+	atomic.StoreUint64(&shared.RowOrdinals.Segment, ordinals.Segment)
+	atomic.StoreUint64(&shared.RowOrdinals.OffsetBytes, ordinals.OffsetBytes)
 	atomic.StoreUint64(&shared.ArenaGeneration, 0)
 	atomic.StoreUint32(&shared.Flags, flags)
 	atomic.StoreUint32(&shared.DeviceArena, 0)

@@ -1,10 +1,7 @@
 package snapshot
 
 import (
-	"iter"
 	"slices"
-
-	"callboard/tensor"
 )
 
 // Query is an ordered list of prims. It belongs to one client.
@@ -15,6 +12,8 @@ type Query struct {
 	cacheOf    *layout
 	cacheRows  []uint32
 	cacheDense bool
+	cacheAge   uint64 // layout.changes then
+	cacheSpan  int    // how many rows the layout had then, if the query covers all of them; else −1
 }
 
 // NewQuery makes a query without prims.
@@ -35,7 +34,7 @@ func (q *Query) first(n uint64) *Query { return &Query{prims: q.prims[:n:n]} }
 // lookUp fills the query's row map for l and tells whether the query is exactly the
 // layout's rows in order, and how many prims have no row: theirs is absent.
 func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
-	if q.cacheOf == l && (!q.cacheDense || len(l.prims) == len(q.prims)) {
+	if q.cacheOf == l && q.cacheAge == l.changes && (!q.cacheDense || len(l.prims) == len(q.prims)) {
 		return q.cacheRows, q.cacheDense, 0
 	}
 	rows, dense = q.emptyMap(), len(q.prims) == len(l.prims)
@@ -48,9 +47,24 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 		dense = dense && rows[i] == uint32(i)
 	}
 	if missing == 0 {
-		q.cacheOf, q.cacheDense = l, dense
+		q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
+		if !dense && len(rows) >= len(l.prims) && coverAll(rows, len(l.prims)) {
+			q.cacheSpan = len(l.prims)
+		}
 	}
 	return rows, dense, missing
+}
+
+// coverAll tells whether rows are all of n rows, in whatever order.
+func coverAll(rows []uint32, n int) bool {
+	seen, left := make([]uint64, (n+63)/64), n
+	for _, row := range rows {
+		if word, bit := &seen[row/64], uint64(1)<<(row%64); *word&bit == 0 {
+			*word |= bit
+			left--
+		}
+	}
+	return left == 0
 }
 
 // emptyMap is the query's own space for a row map, all absent.
@@ -63,33 +77,17 @@ func (q *Query) emptyMap() []uint32 {
 	return q.cacheRows
 }
 
-// selected is a selection with its resolved count.
-type selected struct {
-	tensor.Selection
-	count uint64
-}
+// hashStart is the hash of no prims.
+const hashStart = uint64(0xcbf29ce484222325)
 
-// targets yields the places in the query that are written.
-func (s selected) targets() iter.Seq[uint64] {
-	return func(yield func(uint64) bool) {
-		for target := range s.Rows(0, s.count) {
-			if !yield(target) {
-				return
-			}
-		}
-	}
-}
+// hashPrim adds a path id to a hash of those before it: FNV-1a over whole words.
+func hashPrim(h, prim uint64) uint64 { return (h ^ prim) * 0x100000001b3 }
 
-// whole tells whether payload row i goes to prim i, for all prims of q.
-func (s *selected) whole(q *Query) bool {
-	return s.IndexMap == nil && s.Mask == nil && s.count == q.Size()
-}
-
-// hashPrims is a hash of a list of path ids: FNV-1a over whole words.
+// hashPrims is the hash of a list of path ids.
 func hashPrims(prims []uint64) uint64 {
-	h := uint64(0xcbf29ce484222325)
+	h := hashStart
 	for _, prim := range prims {
-		h = (h ^ prim) * 0x100000001b3
+		h = hashPrim(h, prim)
 	}
 	return h
 }

@@ -89,3 +89,10 @@ func (r *Reader) WriteFloor(name string) (uint64, error) {
 	}
 	return f.OfName(name)
 }
+
+// Names gives the names that have a floor of their own, by token id.
+func (f *Floors) Names(yield func(nameID, floor uint64)) {
+	for i := range f.rows {
+		yield(f.rows[i].NameID, f.rows[i].Floor)
+	}
+}

@@ -26,14 +26,18 @@ func realStage(t testing.TB) *damagedStage {
 	ids := []uint64{s.path("/a"), s.path("/b"), s.path("/c")}
 	for n := uint64(1); n < 70; n++ { // more than two pages of slots
 		s.write(s.query(ids...), "x", 2, n, n, n, n)
+		if n%10 == 9 {
+			_, err := s.store.Delete(s.query(ids[n%3]), []string{"y"}, n)
+			require.NoError(t, err)
+		}
 		s.write(s.query(ids[n%3]), "y", 1, n, n)
 		if n%2 == 0 {
-			_, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
+			_, _, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
 			require.NoError(t, err)
 			continue
 		}
 		for _, name := range []string{"x", "y"} {
-			_, err := s.store.Seal(n, protocol.ScopeInclude, []string{name}, 0)
+			_, _, err := s.store.Seal(n, protocol.ScopeInclude, []string{name}, 0)
 			require.NoError(t, err)
 		}
 	}
@@ -112,7 +116,9 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 		if !note(err) {
 			for _, row := range m.Rows {
 				_ = v.Data[uint64(row)*v.Column.RowBytes:][:v.Column.RowBytes]
+				_ = v.RowOrdinal(row)
 			}
+			_ = m.Changed(v, 60).Has(1)
 		}
 		_, err = r.Prims(v)
 		note(err)
@@ -136,6 +142,16 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 			note(err)
 		}
 		p.Release()
+		for _, at := range []uint64{0, 1, 66, 67, 1 << 60} {
+			if err := r.PinAt(&p, at, columns[i]); err == nil {
+				use(p.Version(0))
+				p.Release()
+			} else if !expected(err) {
+				note(err)
+			}
+		}
+		_, err = r.Tombstones(list, columns[i], p.Epoch(), 3, protocol.Infinite)
+		note(err)
 	}
 	if note(r.PinAll(&p)) {
 		return failures
@@ -151,6 +167,12 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 	p.Release()
 	require.Zero(t, table.InUse())
 	return failures
+}
+
+// expected tells whether an error is what a sound stage says of a read as of an ordinal.
+func expected(err error) bool {
+	e := StatusError(err)
+	return e.Status == protocol.StatusOutOfRange || e.Status == protocol.StatusFloorViolation
 }
 
 // spoil writes one interesting word somewhere.

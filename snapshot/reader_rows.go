@@ -14,6 +14,7 @@ type PrimList struct {
 	last  atomic.Pointer[RowMap]
 	mutex sync.Mutex
 	maps  map[rowMapKey]*RowMap
+	first map[uint64]uint32 // the first place of each prim, made when somebody asks
 }
 
 // rowMapKey names a row map: a generation fixes which prim has which row, and the
@@ -49,6 +50,21 @@ func NewPrimList(ids []uint64) *PrimList {
 
 // IDs are the path ids. Do not change them.
 func (l *PrimList) IDs() []uint64 { return l.ids }
+
+// index gives the first place of each prim.
+func (l *PrimList) index() map[uint64]uint32 {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.first == nil {
+		l.first = make(map[uint64]uint32, len(l.ids))
+		for i, id := range l.ids {
+			if _, ok := l.first[id]; !ok {
+				l.first[id] = uint32(i)
+			}
+		}
+	}
+	return l.first
+}
 
 // Rows gives the rows of the list's prims in v, which must be pinned (rule L2). A
 // warm call takes no memory.
@@ -116,15 +132,20 @@ func (r *Reader) readRows(l *PrimList, v *Version, key rowMapKey) (*RowMap, erro
 			}
 		}
 	}
+	m.findRun()
+	return m, nil
+}
+
+// findRun tells whether the rows are a run.
+func (m *RowMap) findRun() {
 	m.Dense = true
 	for i, row := range m.Rows {
 		m.First = m.Rows[0]
 		if row != m.First+uint32(i) {
 			m.Dense = false
-			break
+			return
 		}
 	}
-	return m, nil
 }
 
 // present tells whether a row is there at an epoch. That of the version's birth

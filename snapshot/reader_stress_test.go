@@ -48,7 +48,7 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 		require.Nil(t, job)
 		s.store.EndSession(m)
 		s.write(pairs[n%4], "scattered", 16, n, n, n)
-		_, err = s.store.Seal(n, protocol.ScopeAll, nil, n)
+		_, _, err = s.store.Seal(n, protocol.ScopeAll, nil, n)
 		require.NoError(t, err)
 	}
 	step(1)
@@ -259,7 +259,7 @@ func runModel(t *testing.T, random *rand.Rand) {
 				scoped = []string{name}
 			}
 			before := s.store.Epoch()
-			_, err := s.store.Seal(ordinal, scope, scoped, 0)
+			_, _, err := s.store.Seal(ordinal, scope, scoped, 0)
 			require.NoError(t, err)
 			if s.store.Epoch() == before {
 				continue

@@ -34,7 +34,7 @@ func TestReaderShowsWhatWasSealedWithItsFloors(t *testing.T) {
 	r, table := s.reader(8)
 	a, b, c := s.path("/a"), s.path("/b"), s.path("/c")
 	s.write(s.query(a, b, c), "x", 3, 4, 10, 20, 30)
-	_, err := s.store.Seal(4, protocol.ScopeInclude, []string{"x", "never written"}, 99)
+	_, _, err := s.store.Seal(4, protocol.ScopeInclude, []string{"x", "never written"}, 99)
 	require.NoError(t, err)
 
 	require.EqualValues(t, 1, r.Epoch())
@@ -108,7 +108,7 @@ func TestHeldPinsKeepTheirVersionsThroughManySeals(t *testing.T) {
 	held := make([]Pinned, 100) // each of an epoch of its own: more than 3 pages of slots
 	for i := range held {
 		s.write(q, "x", 8, uint64(i+1), uint64(i+1))
-		_, err := s.store.Seal(uint64(i+1), protocol.ScopeAll, nil, 0)
+		_, _, err := s.store.Seal(uint64(i+1), protocol.ScopeAll, nil, 0)
 		require.NoError(t, err)
 		require.NoError(t, r.Pin(&held[i], s.column(r, "x")))
 	}
@@ -120,7 +120,7 @@ func TestHeldPinsKeepTheirVersionsThroughManySeals(t *testing.T) {
 	}
 	require.Zero(t, table.InUse())
 	s.write(q, "x", 8, 1000, 5)
-	_, err := s.store.Seal(1000, protocol.ScopeAll, nil, 0)
+	_, _, err := s.store.Seal(1000, protocol.ScopeAll, nil, 0)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(s.store.findColumn("x").versions), 2, "released versions were not reclaimed")
 }
@@ -132,7 +132,7 @@ func TestPinOfEverythingIsOneEpoch(t *testing.T) {
 	r, _ := s.reader(8)
 	q := s.query(s.path("/a"))
 	seal := func(n uint64) {
-		_, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
+		_, _, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
 		require.NoError(t, err)
 	}
 	s.write(q, "x", 1, 1, 11)
@@ -166,7 +166,7 @@ func TestPinnedBytesHaveALimitThatNamesTheOldestPins(t *testing.T) {
 	step := func() {
 		next++
 		s.write(q, "camera", 10, next, next) // 80 bytes
-		_, err := s.store.Seal(next, protocol.ScopeAll, nil, 0)
+		_, _, err := s.store.Seal(next, protocol.ScopeAll, nil, 0)
 		require.NoError(t, err)
 	}
 	var first, second, third, all Pinned
@@ -200,7 +200,7 @@ func TestWithoutPinSlotsAReadIsRefusedAndLeavesNothing(t *testing.T) {
 	s := newReaderStage(t, Config{}, 64<<20)
 	r, table := s.reader(2)
 	s.write(s.query(s.path("/a")), "x", 1, 1, 1)
-	_, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
+	_, _, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
 	require.NoError(t, err)
 	var p, second Pinned
 	require.NoError(t, r.Pin(&p, s.column(r, "x")))
@@ -215,7 +215,7 @@ func TestAReaderThatIsOvertakenAsksTheBroker(t *testing.T) {
 	s := newReaderStage(t, Config{}, 64<<20)
 	r, table := s.reader(8)
 	s.write(s.query(s.path("/a")), "x", 1, 1, 1)
-	_, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
+	_, _, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
 	require.NoError(t, err)
 	c := s.column(r, "x")
 	c.entry.Horizon = 5 // as if the broker were always ahead
@@ -267,7 +267,7 @@ func TestWaitEpochIsOneBoundedTurn(t *testing.T) {
 		defer close(done)
 		time.Sleep(10 * time.Millisecond)
 		s.write(q, "x", 1, 1, 1)
-		_, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
+		_, _, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
 		require.NoError(t, err)
 	}()
 	for epoch = 0; epoch == 0; {
@@ -308,7 +308,7 @@ func TestWarmReadTakesNoMemory(t *testing.T) {
 	r, _ := s.reader(8)
 	a, b := s.path("/a"), s.path("/b")
 	s.write(s.query(a, b), "x", 4, 1, 1, 2)
-	_, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
+	_, _, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
 	require.NoError(t, err)
 	prims := NewPrimList([]uint64{b, a})
 	var p Pinned
@@ -340,7 +340,7 @@ func BenchmarkReadOneAttribute(b *testing.B) {
 	s := newReaderStage(b, Config{}, 64<<20)
 	r, _ := s.reader(8)
 	s.write(s.query(s.path("/a")), "x", 4, 1, 1)
-	_, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
+	_, _, err := s.store.Seal(1, protocol.ScopeAll, nil, 0)
 	require.NoError(b, err)
 	c := s.column(r, "x")
 	var p Pinned

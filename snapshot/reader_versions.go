@@ -25,18 +25,21 @@ type Version struct {
 	// Adopted: the block is a producer's own.
 	Adopted bool
 
-	layout protocol.Ref
+	layout   protocol.Ref
+	ordinals []uint64 // of the rows; nil: all are of OrdinalHighest
 }
 
 // slotCopy is what one look at a slot took.
 type slotCopy struct {
 	birth    uint64
+	death    uint64
 	block    protocol.BlockRef
 	rows     uint64
 	lowest   uint64
 	highest  uint64
 	layouts  uint64
 	layout   protocol.Ref
+	ordinals protocol.Ref
 	flags    uint32
 	stampNs  uint64
 	accepted bool
@@ -46,18 +49,24 @@ type slotCopy struct {
 // of another epoch, or is being refilled, is not accepted; a reader never waits for
 // one.
 func look(s *protocol.VersionSlot, epoch uint64) (c slotCopy) {
+	c = lookAny(s, epoch)
+	c.accepted = c.accepted && c.death > epoch
+	return c
+}
+
+// lookAny is look for a version that is dead or alive at the epoch.
+func lookAny(s *protocol.VersionSlot, epoch uint64) (c slotCopy) {
 	c.birth = atomic.LoadUint64(&s.Birth) // pairs with the stores in Store.fill
 	if c.birth > epoch || c.birth == 0 {
 		return c
 	}
-	if death := atomic.LoadUint64(&s.Death); death <= epoch {
-		return c
-	}
+	c.death = atomic.LoadUint64(&s.Death)
 	c.block = protocol.BlockRef{Segment: atomic.LoadUint64(&s.Block.Segment), OffsetBytes: atomic.LoadUint64(&s.Block.OffsetBytes), LengthBytes: atomic.LoadUint64(&s.Block.LengthBytes)}
 	c.rows = atomic.LoadUint64(&s.Rows)
 	c.lowest, c.highest = atomic.LoadUint64(&s.OrdinalLowest), atomic.LoadUint64(&s.OrdinalHighest)
 	c.layouts = atomic.LoadUint64(&s.LayoutGeneration)
 	c.layout = protocol.Ref{Segment: atomic.LoadUint64(&s.Layout.Segment), OffsetBytes: atomic.LoadUint64(&s.Layout.OffsetBytes)}
+	c.ordinals = protocol.Ref{Segment: atomic.LoadUint64(&s.RowOrdinals.Segment), OffsetBytes: atomic.LoadUint64(&s.RowOrdinals.OffsetBytes)}
 	c.flags = atomic.LoadUint32(&s.Flags)
 	c.stampNs = atomic.LoadUint64(&s.StampNs)
 	c.accepted = atomic.LoadUint64(&s.Birth) == c.birth
@@ -111,6 +120,11 @@ func (r *Reader) version(c *Column, s *slotCopy) (Version, error) {
 		return v, nil
 	}
 	var err error
+	if s.ordinals.Segment != 0 {
+		if v.ordinals, err = views[uint64](r, s.ordinals, s.rows, "a version's row ordinals"); err != nil {
+			return v, err
+		}
+	}
 	v.Data, err = r.block(protocol.Ref{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes}, size, "a version's block")
 	return v, err
 }

@@ -71,8 +71,12 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 	return freed
 }
 
-// reclaimUnderPressure gives up retained states before memory is refused (rule V7).
+// reclaimUnderPressure gives up spare blocks, then retained states, before memory is
+// refused (rule V7).
 func (s *Store) reclaimUnderPressure() bool {
+	if s.dropSpares() {
+		return true
+	}
 	for _, c := range s.columns {
 		if len(c.versions) > 1 && !c.excess {
 			c.excess = true
@@ -108,7 +112,10 @@ func (s *Store) free(c *column, v *version) {
 	c.versions = slices.Delete(c.versions, i, i+1)
 	s.records.set(c.slots[v.slot].record, protocol.RecordEntry{})
 	c.freeSlots = append(c.freeSlots, v.slot)
-	s.memory.Drop(v.block)
+	if !c.keepSpare(s, v) {
+		s.memory.Drop(v.block)
+		s.memory.Drop(v.ordinals)
+	}
 	s.memory.Drop(v.layoutBlock)
 	s.counters.Reclaimed++
 	c.cache = v

@@ -31,12 +31,17 @@ func (m *Session) Gone() bool { return m.gone.Load() }
 // Map leases a block of the client's own memory for the rows of t (behaviour 175,
 // 176). init says what it holds at first.
 func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows uint64) (*Session, *Job, error) {
-	c, schema, rowBytes, err := s.resolve(t)
+	r, err := s.resolve(t)
 	if err != nil {
 		return nil, nil, err
 	}
-	ordinal, err := s.admit(t, c)
+	c, schema, rowBytes := r.column, r.schema, r.rowBytes
+	ordinal, err := s.admit(t.Name, t.Ordinal, t.Next)
 	if err != nil {
+		return nil, nil, err
+	}
+	ask := capture{ordinal: ordinal, prims: t.Query.prims}
+	if err := s.checkPrims(r, &ask, t.Insert); err != nil {
 		return nil, nil, err
 	}
 	rows := t.Query.Size()
@@ -65,7 +70,7 @@ func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows u
 	if init == protocol.InitNone || size == 0 {
 		return m, nil, nil
 	}
-	fill := s.filling(m, c, init)
+	fill := s.fillSession(m, c, init)
 	if size > s.config.CopyInlineBytes {
 		return m, fill, nil
 	}
@@ -74,8 +79,8 @@ func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows u
 	return m, nil, nil
 }
 
-// filling prepares what init asks for: zeros, then the sealed values on top.
-func (s *Store) filling(m *Session, c *column, init uint32) *Job {
+// fillSession prepares what init asks for: zeros, then the sealed values on top.
+func (s *Store) fillSession(m *Session, c *column, init uint32) *Job {
 	m.busy = true
 	dst := m.block.Hold()
 	var src *Block
@@ -89,7 +94,7 @@ func (s *Store) filling(m *Session, c *column, init uint32) *Job {
 	if c != nil && init == protocol.InitCurrent {
 		from = c.latest()
 	}
-	if from == nil {
+	if from == nil || from.rows == 0 {
 		return &Job{Bytes: m.rows * m.row, Run: func() { clear(dst.Bytes[:m.rows*m.row]) }, Finish: finish, Abort: end}
 	}
 	rows, _, _ := m.target.Query.lookUp(c.layout)
@@ -125,8 +130,9 @@ func (m *Session) Group() protocol.GroupDescriptor {
 	return g
 }
 
-// Name is the attribute's name, Schema its schema, Query its prims.
+// Name is the attribute's name, Schema its schema, Insert its prim mode.
 func (m *Session) Name() string            { return m.target.Name }
+func (m *Session) Insert() bool            { return m.target.Insert }
 func (m *Session) Schema() protocol.Schema { return m.target.Schema }
 
 // FindSession gives the session behind a handle of owner.
@@ -199,9 +205,9 @@ func (s *Store) EndSession(m *Session) {
 
 // SealSession seals what the session handed back before it ended: the attribute, at
 // the ordinal of its rows. Nothing was accepted: nothing is sealed.
-func (s *Store) SealSession(m *Session) (Outcome, error) {
+func (s *Store) SealSession(m *Session) (Outcome, *Job, error) {
 	if m.sealing == 0 {
-		return Outcome{Epoch: s.epoch}, nil
+		return Outcome{Epoch: s.epoch}, nil, nil
 	}
 	return s.Seal(m.sealing, protocol.ScopeInclude, []string{m.target.Name}, 0)
 }

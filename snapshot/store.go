@@ -54,7 +54,7 @@ type Store struct {
 	meta     *Arena // everything that the directory refers to
 	epoch    uint64
 	columns  []*column
-	byName   map[string]*column
+	byName   map[string]*attribute
 	layouts  map[uint64]*layout // by hash of their prims
 	sources  []PinSource
 	sessions map[uint64]*Session
@@ -76,23 +76,27 @@ type Store struct {
 	reclaiming bool
 	noting     bool
 
-	pins       []Pin // scratch
-	victims    []victim
-	publishing []*column
-	named      []uint64
-	sealed     Sealed
-	counters   Counters
+	inserts map[uint64]insert // unsealed INSERTs by prim (rule O2)
+	active  []*sealing        // seals whose copies are on their way
+
+	pins     []Pin // scratch
+	victims  []victim
+	incoming []incoming
+	captures []*capture // free ones
+	sealings []*sealing
+	sealed   Sealed
+	counters Counters
 }
 
 // Counters are running totals for `info` and the demo.
 type Counters struct {
-	Seals, Adopted, Scattered, AdoptRefused, CopiedBytes, Reclaimed, Writes, Unmaps, Aborts uint64
+	Seals, Adopted, Scattered, AdoptRefused, CopiedBytes, Reclaimed, Writes, Deletes, Unmaps, Aborts uint64
 }
 
 // NewStore lays out the directory in root (DirectoryBytes long, zeros) and makes
 // column 0. memory.Grow must answer at once here: the first metadata is made now.
 func NewStore(c Config, root []byte, memory *Memory) (*Store, error) {
-	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*column{},
+	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: map[uint64]insert{},
 		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}}
 	s.config.setDefaults(memory)
 	c = s.config
@@ -146,7 +150,7 @@ func (c *Config) setDefaults(m *Memory) {
 }
 
 // Features are the feature bits of this store.
-const Features = protocol.FeatureFixed | protocol.FeatureSelection
+const Features = protocol.FeatureFixed | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete
 
 // metadata leases memory for the directory; its blocks live as long as the stage
 // unless they are layouts or floors.

@@ -134,17 +134,19 @@ func (f *fixture) try(op func() error) (err error) {
 // columns there are.
 func (f *fixture) visible() (lines []string) {
 	s := f.store
-	lines = append(lines, fmt.Sprint(s.epoch, len(s.columns), len(s.sessions), s.unsealedBytes, s.floors.standard, s.floors.byName))
+	lines = append(lines, fmt.Sprint(s.epoch, len(s.columns), len(s.sessions), s.unsealedBytes, len(s.inserts), s.floors.standard, s.floors.byName))
 	for _, c := range s.columns {
-		line := fmt.Sprint(c.name, c.busy, c.rowBytes, c.retain, c.handoff, c.entry.VersionCount)
+		line := fmt.Sprint(c.name, c.rowBytes, c.retain, c.handoff, c.entry.VersionCount)
 		if !f.tight {
 			line += fmt.Sprint(" horizon ", c.entry.Horizon, len(c.versions))
 		}
 		if c.layout != nil {
 			line += fmt.Sprint(" rows ", c.layout.prims, c.layout.generation)
 		}
-		if b := c.building; b != nil {
-			line += fmt.Sprintf(" unsealed %d %x", b.ordinal, b.block.Bytes[:b.rows*c.rowBytes])
+		for _, k := range c.pending {
+			if !k.filling {
+				line += fmt.Sprintf(" unsealed %d %v %v %v %x", k.ordinal, k.deletes, k.prims, k.from, k.bytes)
+			}
 		}
 		lines = append(lines, line)
 	}
@@ -175,11 +177,8 @@ func (f *fixture) write(q *Query, name string, s protocol.Schema, ordinal uint64
 }
 
 func (f *fixture) seal(ordinal, scope uint64, names ...string) Outcome {
-	var out Outcome
-	require.NoError(f.t, f.try(func() (err error) {
-		out, err = f.store.Seal(ordinal, scope, names, ordinal*1000)
-		return err
-	}))
+	out, err := f.run(func() (Outcome, *Job, error) { return f.store.Seal(ordinal, scope, names, ordinal*1000) })
+	require.NoError(f.t, err)
 	return out
 }
 

@@ -16,121 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// naive is the slow, obvious store that the real one must agree with: maps that are
-// copied as a whole.
-type naive struct {
-	columns  map[string]*naiveColumn
-	floors   map[string]uint64 // by name, where one was ever sealed on its own
-	standard uint64
-	epochs   map[uint64]*naiveEpoch
-	epoch    uint64
-}
-
-type naiveColumn struct {
-	index    uint32
-	rowBytes int
-	retain   int
-	sealed   map[uint64]string // by path id; nil: never sealed
-	building map[uint64]string // nil: nothing unsealed
-	ordinal  uint64            // of building
-	births   []uint64          // epochs that published it
-}
-
-// naiveEpoch is what readers of an epoch see.
-type naiveEpoch struct {
-	rows             map[uint32]map[uint64]string
-	floors           map[string]uint64
-	standard, global uint64
-}
-
-func (n *naive) floor(name string) uint64 { return max(n.floors[name], n.standard) }
-
-// admits tells the status that a write must end with.
-func (n *naive) admits(name string, rowBytes int, ordinal uint64) protocol.Status {
-	c := n.columns[name]
-	switch {
-	case c != nil && c.rowBytes != rowBytes:
-		return protocol.StatusInvalidArgument
-	case ordinal <= n.floor(name):
-		return protocol.StatusFloorViolation
-	case c != nil && c.building != nil && c.ordinal != ordinal:
-		return protocol.StatusQueueFull
-	}
-	return protocol.StatusOK
-}
-
-func (n *naive) column(name string, rowBytes, retain int) *naiveColumn {
-	if n.columns[name] == nil {
-		n.columns[name] = &naiveColumn{index: uint32(len(n.columns) + 1), rowBytes: rowBytes, retain: retain}
-	}
-	return n.columns[name]
-}
-
-func (n *naive) put(c *naiveColumn, prims []uint64, ordinal uint64, rows []string, sel *tensor.Selection) {
-	if c.building == nil {
-		c.building, c.ordinal = maps.Clone(c.sealed), ordinal
-		if c.building == nil {
-			c.building = map[uint64]string{}
-		}
-	}
-	for i := range min(sel.Count, uint64(len(prims))) {
-		row := uint32(i)
-		if sel.IndexMap != nil {
-			row = sel.IndexMap[i]
-		}
-		if sel.Mask == nil || sel.Mask[i/64]>>(i%64)&1 == 1 {
-			c.building[prims[i]] = rows[row]
-		}
-	}
-	if len(c.building) == 0 {
-		c.building = nil // nothing was addressed, nothing was there
-	}
-}
-
-// seal publishes as behaviour 111 to 116 say.
-func (n *naive) seal(ordinal, scope uint64, names []string) {
-	if scope == protocol.ScopeExclude && len(names) == 0 {
-		scope = protocol.ScopeAll
-	}
-	covered := names
-	if scope != protocol.ScopeInclude {
-		covered = nil
-		for name := range n.columns {
-			if !slices.Contains(names, name) {
-				covered = append(covered, name)
-			}
-		}
-	}
-	moved := false
-	for _, name := range covered {
-		if ordinal > n.floor(name) {
-			n.floors[name], moved = ordinal, true
-		}
-	}
-	if scope == protocol.ScopeAll && ordinal > n.standard {
-		n.standard, moved = ordinal, true
-	}
-	if !moved {
-		return
-	}
-	n.epoch++
-	e := &naiveEpoch{rows: map[uint32]map[uint64]string{}, floors: maps.Clone(n.floors), standard: n.standard, global: ^uint64(0)}
-	for name, c := range n.columns {
-		if slices.Contains(covered, name) && c.building != nil && c.ordinal <= ordinal {
-			c.sealed, c.building = c.building, nil
-			c.births = append(c.births, n.epoch)
-		}
-		if c.sealed != nil {
-			e.rows[c.index] = c.sealed
-		}
-		e.global = min(e.global, n.floor(name))
-	}
-	if len(n.columns) == 0 {
-		e.global = n.standard
-	}
-	n.epochs[n.epoch] = e
-}
-
 // history drives a store and the naive one with the same random steps. What it
 // decides depends on the seed and on the naive store alone.
 type history struct {
@@ -143,6 +28,9 @@ type history struct {
 	clients []*historyClient
 	stamp   uint64
 	handoff uint32
+	reader  *Reader
+	list    *PrimList
+	views   []*heldView
 }
 
 type historyClient struct {
@@ -157,6 +45,7 @@ type historySession struct {
 	prims   []uint64
 	name    string
 	next    bool
+	insert  bool
 	fresh   map[int]string // what the client knows to be in its rows
 }
 
@@ -166,8 +55,9 @@ var historyRowBytes = map[string]int{"a": 1, "b": 8, "c": 64, "d": 700, "e": 3, 
 func newHistory(t testing.TB, seed uint64, config Config, delayed bool) *history {
 	h := &history{fixture: newFixture(t, config, 1<<30), random: rand.New(rand.NewPCG(seed, 1)), lazy: rand.New(rand.NewPCG(seed, 2)), handoff: config.Handoff}
 	h.delayed = delayed
-	h.naive = naive{columns: map[string]*naiveColumn{}, floors: map[string]uint64{}, epochs: map[uint64]*naiveEpoch{}}
+	h.naive = naive{floors: map[string]uint64{}, epochs: map[uint64]*naiveEpoch{}}
 	h.prims = h.paths(14)
+	h.attachReader()
 	for range 8 {
 		h.queries = append(h.queries, h.newQuery())
 	}
@@ -243,18 +133,15 @@ func (h *history) selection(size int, session bool) (sel tensor.Selection, paylo
 	return sel, payload
 }
 
-// name and ordinal of the next op: mostly what is admitted.
+// name and ordinal of the next op: mostly what is admitted. Several ordinals wait at
+// once, in any order (rule O1).
 func (h *history) what() (name string, rowBytes int, ordinal uint64) {
 	name = historyNames[h.random.IntN(len(historyNames))]
-	h.settleBefore(name)
 	rowBytes = historyRowBytes[name]
 	if h.random.IntN(20) == 0 {
-		rowBytes++
+		rowBytes++ // another schema (rule L6)
 	}
-	ordinal = h.naive.floor(name) + 1 + uint64(h.random.IntN(2))
-	if c := h.naive.columns[name]; c != nil && c.building != nil && h.random.IntN(8) > 0 {
-		ordinal = c.ordinal
-	}
+	ordinal = h.naive.floor(name) + 1 + uint64(h.random.IntN(4))
 	if h.random.IntN(15) == 0 {
 		ordinal -= min(ordinal, uint64(h.random.IntN(4)))
 	}
@@ -271,18 +158,34 @@ func (h *history) outcome(want protocol.Status, err error, what string) bool {
 	return false
 }
 
-// finish runs an op whose job may end later; the naive store follows when it ends.
-func (h *history) finish(want protocol.Status, what string, op func() (Outcome, *Job, error), then func(Outcome)) {
+// finish runs an op whose job may end later. The naive store accepts it now, and
+// seals with it when it ends.
+func (h *history) finish(want protocol.Status, what string, op func() (Outcome, *Job, error), accept, seal func()) {
 	err := h.try(func() error {
-		out, job, err := op()
+		_, job, err := op()
 		if job != nil {
-			h.jobs = append(h.jobs, &fixtureJob{job, then})
-		} else if err == nil {
-			then(out)
+			h.jobs = append(h.jobs, &fixtureJob{job, func(Outcome) { seal() }})
+		}
+		if err == nil {
+			accept()
+			if job == nil {
+				seal()
+			}
 		}
 		return err
 	})
 	h.outcome(want, err, what)
+}
+
+// settleBefore ends the seals that an op on a name must wait for, so that what it
+// meets is known.
+func (h *history) settleBefore(name string) {
+	for _, z := range h.store.active {
+		if z.coversName(name) {
+			h.settle()
+			return
+		}
+	}
 }
 
 func (h *history) next() {
@@ -298,20 +201,22 @@ func (h *history) next() {
 	switch k := h.random.IntN(100); {
 	case k < 25:
 		h.writeSome()
-	case k < 45:
+	case k < 42:
 		h.mapSome(c)
-	case k < 62:
+	case k < 59:
 		h.unmapSome(c)
-	case k < 65:
+	case k < 66:
+		h.deleteSome()
+	case k < 69:
 		if len(c.sessions) > 0 {
 			h.step(func() { h.store.EndSession(c.sessions[0].session) })
 			c.sessions = c.sessions[1:]
 		}
-	case k < 80:
+	case k < 84:
 		h.sealSome()
-	case k < 83:
+	case k < 86:
 		h.declareSome()
-	case k < 89:
+	case k < 90:
 		if h.naive.epoch > 0 {
 			p := Pin{Epoch: h.store.Epoch(), Attribute: protocol.PinAll}
 			if h.random.IntN(2) == 0 {
@@ -338,58 +243,101 @@ func (h *history) writeSome() {
 	q := h.queries[h.random.IntN(len(h.queries))]
 	sel, payload := h.selection(int(q.Size()), false)
 	rows, bytes := h.rows(payload, rowBytes)
-	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal}
+	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal, Insert: h.random.IntN(10) == 0}
 	publish := h.random.IntN(6) == 0
-	if t.Next = publish; publish {
+	if t.Next = publish && h.random.IntN(2) == 0; t.Next || publish || h.waits(name, ordinal) {
+		h.settleBefore(name)
+	}
+	if t.Next {
 		ordinal = h.naive.floor(name) + 1
 	}
-	prims := slices.Clone(q.prims)
-	want := h.naive.admits(name, rowBytes, ordinal)
-	if want == protocol.StatusOK && h.touches(name, &sel, len(prims)) {
-		h.naive.column(name, rowBytes, 3)
-	}
+	prims, values := targetsOf(q.prims, rows, &sel)
+	want := h.naive.admits(name, rowBytes, ordinal, t.Insert, prims)
 	h.finish(want, "write "+name, func() (Outcome, *Job, error) {
 		return h.store.Write(&t, bytes, uint64(payload), sel, publish)
-	}, func(Outcome) { h.commit(name, prims, ordinal, rows, sel, publish) })
+	}, func() { h.accept(name, rowBytes, naiveOp{ordinal, t.Insert, prims, values}) }, func() { h.publishNow(publish, name, ordinal) })
 }
 
-// settleBefore ends the jobs of a column that the next op is about, so that what it
-// must meet is known.
-func (h *history) settleBefore(name string) {
-	if c := h.store.findColumn(name); c != nil && c.busy {
-		h.settle()
+// waits tells whether a seal on its way covers an ordinal.
+func (h *history) waits(name string, ordinal uint64) bool {
+	return slices.ContainsFunc(h.store.active, func(z *sealing) bool { return z.coversName(name) && ordinal <= z.ordinal })
+}
+
+func (h *history) accept(name string, rowBytes int, op naiveOp) {
+	if len(op.prims) > 0 {
+		h.naive.column(name, rowBytes, 3).accept(op)
 	}
 }
 
-// touches tells whether a selection writes anything: else no column is made.
-func (h *history) touches(name string, sel *tensor.Selection, size int) bool {
-	if sel.Mask == nil {
-		return true
-	}
-	return sel.Mask[0]&(1<<min(sel.Count, uint64(size))-1) != 0
-}
-
-func (h *history) commit(name string, prims []uint64, ordinal uint64, rows []string, sel tensor.Selection, publish bool) {
-	if c := h.naive.columns[name]; c != nil {
-		h.naive.put(c, prims, ordinal, rows, &sel)
-	}
+func (h *history) publishNow(publish bool, name string, ordinal uint64) {
 	if publish {
 		h.naive.seal(ordinal, protocol.ScopeInclude, []string{name})
 	}
 }
 
+func (h *history) deleteSome() {
+	q := h.queries[h.random.IntN(len(h.queries))]
+	var names []string
+	ordinal := uint64(0)
+	if h.random.IntN(3) > 0 {
+		for range 1 + h.random.IntN(2) {
+			names = append(names, historyNames[h.random.IntN(len(historyNames))])
+		}
+		ordinal = h.naive.floor(names[0]) + uint64(h.random.IntN(4))
+	} else {
+		for _, name := range historyNames {
+			ordinal = max(ordinal, h.naive.floor(name)+uint64(h.random.IntN(4)))
+		}
+	}
+	if len(h.store.active) > 0 {
+		h.settle()
+	}
+	prims := slices.Clone(q.prims)
+	want := protocol.StatusOK
+	var columns []*naiveColumn
+	for _, name := range names {
+		if ordinal <= h.naive.floor(name) {
+			want = protocol.StatusFloorViolation
+		}
+	}
+	for _, c := range h.naive.columns {
+		if len(names) == 0 && !slices.ContainsFunc(prims, c.mentions) || len(names) > 0 && !slices.Contains(names, c.name) {
+			continue
+		}
+		if ordinal <= h.naive.floor(c.name) {
+			want = protocol.StatusFloorViolation
+		}
+		columns = append(columns, c)
+	}
+	err := h.try(func() error { _, err := h.store.Delete(q, names, ordinal); return err })
+	if h.outcome(want, err, fmt.Sprint("delete ", names)) {
+		for _, c := range columns {
+			c.accept(naiveOp{ordinal: ordinal, prims: prims})
+		}
+	}
+}
+
+func (c *naiveColumn) mentions(prim uint64) bool {
+	_, ok := c.sealed[prim]
+	return ok || slices.ContainsFunc(c.pending, func(op naiveOp) bool { return slices.Contains(op.prims, prim) })
+}
+
 func (h *history) mapSome(c *historyClient) {
 	name, rowBytes, ordinal := h.what()
 	q := h.queries[h.random.IntN(len(h.queries))]
-	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0}
+	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0, Insert: h.random.IntN(10) == 0}
+	if len(h.store.active) > 0 {
+		h.settle()
+	}
 	if t.Next {
 		ordinal = h.naive.floor(name) + 1
 	}
 	init := uint32(h.random.IntN(3))
-	s := &historySession{prims: slices.Clone(q.prims), name: name, next: t.Next, fresh: map[int]string{}}
+	s := &historySession{prims: slices.Clone(q.prims), name: name, next: t.Next, insert: t.Insert, fresh: map[int]string{}}
+	want := h.naive.admits(name, rowBytes, ordinal, t.Insert, s.prims)
 	var err error
 	s.session, err = h.open(c, c.arena, t, init)
-	if !h.outcome(h.naive.admits(name, rowBytes, ordinal), err, "map "+name) {
+	if !h.outcome(want, err, "map "+name) {
 		return
 	}
 	g := s.session.Group()
@@ -401,8 +349,8 @@ func (h *history) mapSome(c *historyClient) {
 	}
 	for i, prim := range s.prims {
 		want := string(make([]byte, rowBytes))
-		if n := h.naive.columns[name]; n != nil && init == protocol.InitCurrent && n.sealed[prim] != "" {
-			want = n.sealed[prim]
+		if n := h.naive.find(name, rowBytes); n != nil && init == protocol.InitCurrent && n.sealed[prim].Value != "" {
+			want = n.sealed[prim].Value
 		}
 		row := s.session.block.Bytes[i*rowBytes : (i+1)*rowBytes]
 		if init != protocol.InitNone {
@@ -423,8 +371,11 @@ func (h *history) unmapSome(c *historyClient) {
 	i := h.random.IntN(len(c.sessions))
 	s := c.sessions[i]
 	c.sessions = slices.Delete(c.sessions, i, i+1)
-	h.settleBefore(s.name)
 	m := s.session
+	adopt, publish := h.random.IntN(3) > 0, h.random.IntN(4) == 0
+	if s.next || publish || h.waits(s.name, m.ordinal) {
+		h.settleBefore(s.name)
+	}
 	ordinal := m.ordinal
 	if s.next {
 		ordinal = h.naive.floor(s.name) + 1
@@ -437,30 +388,18 @@ func (h *history) unmapSome(c *historyClient) {
 	for i := range rows {
 		rows[i] = s.fresh[i]
 	}
-	adopt, publish := h.random.IntN(3) > 0, h.random.IntN(4) == 0
-	want := h.naive.admits(s.name, int(m.row), ordinal)
-	if want == protocol.StatusOK && h.touches(s.name, &sel, len(s.prims)) {
-		h.naive.column(s.name, int(m.row), 3)
-	}
+	prims, values := targetsOf(s.prims, rows, &sel)
+	want := h.naive.admits(s.name, int(m.row), ordinal, s.insert, prims)
 	got, err := h.store.FindSession(c, m.ID)
 	require.NoError(h.t, err)
 	require.Same(h.t, m, got)
-	err = h.try(func() error {
+	h.finish(want, "unmap "+s.name, func() (Outcome, *Job, error) {
 		out, job, err := h.store.UnmapGroup(m, 0, sel, adopt, publish)
-		then := func(out Outcome) {
-			if h.handoff == protocol.HandoffCopy {
-				require.Zero(h.t, out.Flags)
-			}
-			h.commit(s.name, s.prims, ordinal, rows, sel, publish)
+		if h.handoff == protocol.HandoffCopy && err == nil {
+			require.Zero(h.t, out.Flags)
 		}
-		if job != nil {
-			h.jobs = append(h.jobs, &fixtureJob{job, then})
-		} else if err == nil {
-			then(out)
-		}
-		return err
-	})
-	h.outcome(want, err, "unmap "+s.name)
+		return out, job, err
+	}, func() { h.accept(s.name, int(m.row), naiveOp{ordinal, s.insert, prims, values}) }, func() { h.publishNow(publish, s.name, ordinal) })
 	_, _, err = h.store.UnmapGroup(m, 0, sel, adopt, publish)
 	requireStatus(h.t, protocol.StatusInvalidHandle, err) // behaviour 188
 	h.step(func() { h.store.EndSession(m) })
@@ -487,24 +426,33 @@ func (h *history) sealSome() {
 			names = append(names, fmt.Sprint("unborn", h.random.IntN(30))) // a name that nobody wrote
 		}
 	}
-	if len(h.jobs) > 0 {
-		h.settle() // else the naive store would have to know which copies are covered
+	if len(h.jobs) > 0 && h.random.IntN(2) == 0 || len(h.store.active) > 0 {
+		h.settle()
 	}
-	epoch := h.store.Epoch()
-	out := h.seal(ordinal, scope, names...)
-	h.naive.seal(ordinal, scope, names)
-	require.Equal(h.t, h.naive.epoch, out.Epoch)
-	require.Equal(h.t, h.naive.epoch > epoch, h.store.Epoch() > epoch)
+	covered, of := names, scope
+	h.finish(protocol.StatusOK, "seal", func() (Outcome, *Job, error) { return h.store.Seal(ordinal, scope, names, 7) },
+		func() {
+			if scope == protocol.ScopeExclude && len(names) > 0 { // it covers what is known when it is accepted, not when its copies have ended
+				of, covered = protocol.ScopeInclude, nil
+				for _, c := range h.naive.columns {
+					if !slices.Contains(names, c.name) {
+						covered = append(covered, c.name)
+					}
+				}
+			}
+		}, func() {
+			h.naive.seal(ordinal, of, covered)
+			require.Equal(h.t, h.naive.epoch, h.store.Epoch())
+		})
 }
 
 func (h *history) declareSome() {
 	name := historyNames[h.random.IntN(len(historyNames))]
-	h.settleBefore(name)
 	retain := h.random.IntN(4)
 	err := h.try(func() error {
 		return h.store.Declare(name, bytesSchema(historyRowBytes[name]), uint32(retain), protocol.HandoffDefault)
 	})
-	if c := h.naive.columns[name]; c != nil && c.rowBytes != historyRowBytes[name] {
+	if len(h.naive.named(name)) > 0 && h.naive.find(name, historyRowBytes[name]) == nil {
 		requireStatus(h.t, protocol.StatusInvalidArgument, err)
 		return
 	}
@@ -538,9 +486,10 @@ func (h *history) check() {
 		}
 		looked[p] = true
 		e := h.naive.epochs[p.Epoch]
-		for name, c := range h.naive.columns {
+		for _, c := range h.naive.columns {
 			if (p.Attribute == c.index || p.Attribute == protocol.PinAll) && c.index < h.header().AttributeCount {
-				require.Equal(h.t, e.rows[c.index], h.rowsAt(c.index, p.Epoch), "attribute %s at epoch %d of %d, pin of %d", name, p.Epoch, h.naive.epoch, p.Attribute)
+				require.Equal(h.t, e.values(c.index), h.rowsAt(c.index, p.Epoch), "attribute %s at epoch %d of %d, pin of %d", c.name, p.Epoch, h.naive.epoch, p.Attribute)
+				h.checkOrdinals(c, p.Epoch, e.rows[c.index])
 			}
 		}
 		if p.Attribute == protocol.FloorColumn || p.Attribute == protocol.PinAll {
@@ -548,11 +497,20 @@ func (h *history) check() {
 		}
 	}
 	for _, c := range h.naive.columns { // as-of reads find what is retained (rule O4)
-		for _, birth := range c.births[max(0, len(c.births)-c.retain):] {
-			if h.retained(c, birth) {
-				require.Equal(h.t, h.naive.epochs[birth].rows[c.index], h.rowsAt(c.index, birth))
+		for _, v := range c.versions[max(0, len(c.versions)-c.retain):] {
+			if h.retained(c, v.birth) {
+				require.Equal(h.t, h.naive.epochs[v.birth].values(c.index), h.rowsAt(c.index, v.birth))
+				slot := h.versionAt(c.index, v.birth)
+				require.Equal(h.t, []uint64{v.lowest, v.highest}, []uint64{slot.OrdinalLowest, slot.OrdinalHighest}, "rule O4")
 			}
 		}
+	}
+	h.checkViews()
+	switch h.lazy.IntN(4) {
+	case 0:
+		h.checkDelta()
+	case 1:
+		h.checkAsOf()
 	}
 	for i := range h.header().AttributeCount {
 		require.LessOrEqual(h.t, h.attribute(i).Horizon, h.naive.epoch, "a horizon is never above the epoch (rule V3)")
@@ -560,12 +518,21 @@ func (h *history) check() {
 	}
 }
 
+// checkOrdinals compares the ordinal of every row (rule O7).
+func (h *history) checkOrdinals(c *naiveColumn, epoch uint64, want map[uint64]naiveRow) {
+	got := h.ordinalsAt(c.index, epoch)
+	require.Len(h.t, got, len(want))
+	for prim, row := range want {
+		require.Equal(h.t, row.Ordinal, got[prim], "ordinal of prim %d of attribute %s at epoch %d", prim, c.name, epoch)
+	}
+}
+
 // retained tells whether a version must be there: it was never beyond retention.
 // Declaring a smaller retention and then a larger one brings nothing back.
 func (h *history) retained(c *naiveColumn, birth uint64) bool {
 	later := 0
-	for _, b := range c.births {
-		if b > birth {
+	for _, v := range c.versions {
+		if v.birth > birth {
 			later++
 		}
 	}
@@ -601,6 +568,10 @@ func (h *history) finale() {
 	for _, c := range slices.Clone(h.clients) {
 		h.die(c)
 	}
+	for _, v := range h.views {
+		v.pinned.Release()
+	}
+	h.views = nil
 	for range 2 { // a seal scans pins; nothing is pinned now
 		out := h.seal(h.naive.standard+1000, protocol.ScopeAll)
 		h.naive.seal(h.naive.standard+1000, protocol.ScopeAll, nil)
@@ -611,9 +582,10 @@ func (h *history) finale() {
 	h.checkBooks()
 	for _, c := range h.store.columns {
 		require.LessOrEqual(h.t, len(c.versions), c.retain, "column %d", c.index)
-		require.Nil(h.t, c.building)
+		require.Empty(h.t, c.pending)
 	}
 	require.Zero(h.t, h.store.unsealedBytes)
+	require.Empty(h.t, h.store.inserts)
 	require.Empty(h.t, h.store.sessions)
 }
 

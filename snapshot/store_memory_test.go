@@ -21,7 +21,11 @@ func (f *fixture) publish(name string, bytes []byte) (Outcome, error) {
 
 // births are the epochs of the versions of a column that are there.
 func (f *fixture) births(name string) (births []uint64) {
-	for _, v := range f.store.findColumn(name).versions {
+	c := f.store.findColumn(name)
+	if name == floorName {
+		c = f.store.columns[protocol.FloorColumn]
+	}
+	for _, v := range c.versions {
 		births = append(births, v.birth)
 	}
 	return births

@@ -60,11 +60,11 @@ func TestFloorsByScope(t *testing.T) {
 	require.Equal(t, epoch, f.seal(11, protocol.ScopeInclude, "a", "nobody").Epoch)
 	floors(12, 12, 12, 12)
 
-	_, err = f.store.Seal(20, protocol.ScopeAll, []string{"a"}, 0)
+	_, _, err = f.store.Seal(20, protocol.ScopeAll, []string{"a"}, 0)
 	requireStatus(t, protocol.StatusInvalidArgument, err)
-	_, err = f.store.Seal(20, 7, nil, 0)
+	_, _, err = f.store.Seal(20, 7, nil, 0)
 	requireStatus(t, protocol.StatusInvalidArgument, err)
-	_, err = f.store.Seal(20, protocol.ScopeInclude, []string{"@floor"}, 0)
+	_, _, err = f.store.Seal(20, protocol.ScopeInclude, []string{"@floor"}, 0)
 	requireStatus(t, protocol.StatusNotSupported, err)
 	floors(12, 12, 12, 12)
 	f.checkBooks()
@@ -103,25 +103,116 @@ func TestOrdinalZeroIsNeverWritable(t *testing.T) {
 	requireStatus(t, protocol.StatusFloorViolation, err)
 }
 
-// TestAnotherUnsealedOrdinalIsQueueFull: one unsealed ordinal per attribute, and the
-// error says what to do (rule O2).
-func TestAnotherUnsealedOrdinalIsQueueFull(t *testing.T) {
+// TestOrdinalsAheadInAnyOrder: rule O1; behaviour 105, 107, 109. Each ordinal is an
+// overlay of its own; a seal applies those that it covers in the order of ordinals, and
+// those of one ordinal as they were submitted.
+func TestOrdinalsAheadInAnyOrder(t *testing.T) {
 	f := newFixture(t, Config{}, 1<<30)
-	q := queryOf(f.paths(2)...)
-	_, err := f.write(q, "a", bytesSchema(1), 4, []byte{1, 2})
-	require.NoError(t, err)
-	for _, ordinal := range []uint64{3, 5} {
-		_, err = f.write(q, "a", bytesSchema(1), ordinal, []byte{8, 9})
-		e := requireStatus(t, protocol.StatusQueueFull, err)
-		require.Contains(t, e.Text, "ordinal 4 is not sealed yet")
+	p := f.paths(3)
+	q, one := queryOf(p[:2]...), queryOf(p[1])
+	put := func(q *Query, ordinal uint64, text string) {
+		_, err := f.write(q, "a", bytesSchema(1), ordinal, []byte(text))
+		require.NoError(t, err)
 	}
-	_, err = f.write(q, "b", bytesSchema(1), 5, []byte{3, 4}) // another attribute does not mind
+	put(q, 6, "ef")
+	put(one, 4, "x") // lower than one that was there first
+	put(q, 5, "cd")
+	put(one, 5, "Y") // the second of its ordinal
+	put(queryOf(p[2]), 7, "g")
+	require.EqualValues(t, 4, f.store.Describe().Columns[0].Unsealed)
+	f.seal(4, protocol.ScopeAll)
+	require.Equal(t, map[uint64]string{p[1]: "x"}, f.rowsAt(1, 1))
+	f.seal(5, protocol.ScopeAll)
+	require.Equal(t, map[uint64]string{p[0]: "c", p[1]: "Y"}, f.rowsAt(1, 2))
+	require.Equal(t, map[uint64]uint64{p[0]: 5, p[1]: 5}, f.ordinalsAt(1, 2))
+	f.seal(9, protocol.ScopeAll) // two ordinals, one version
+	require.Equal(t, map[uint64]string{p[0]: "e", p[1]: "f", p[2]: "g"}, f.rowsAt(1, 3))
+	require.Equal(t, map[uint64]uint64{p[0]: 6, p[1]: 6, p[2]: 7}, f.ordinalsAt(1, 3))
+	v := f.versionAt(1, 3)
+	require.Equal(t, []uint64{6, 7}, []uint64{v.OrdinalLowest, v.OrdinalHighest})
+	f.checkBooks()
+}
+
+// TestAQueryAsLongAsTheColumnThatNamesAPrimTwice: behaviour 18, 91. It does not cover the
+// column, however long it is; one that does, in another order, needs nothing of before.
+func TestAQueryAsLongAsTheColumnThatNamesAPrimTwice(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	p := f.paths(3)
+	write := func(ordinal uint64, text string, prims ...uint64) {
+		_, err := f.write(queryOf(prims...), "a", bytesSchema(1), ordinal, []byte(text))
+		require.NoError(t, err)
+		f.seal(ordinal, protocol.ScopeAll)
+	}
+	write(1, "abc", p...)
+	write(2, "xyz", p[0], p[2], p[0])
+	require.Equal(t, []string{"z", "b", "y"}, valuesOf(f.rowsAt(1, 2), p))
+	require.Equal(t, map[uint64]uint64{p[0]: 2, p[1]: 1, p[2]: 2}, f.ordinalsAt(1, 2))
+	write(3, "rst", p[2], p[0], p[1])
+	require.Equal(t, []string{"s", "t", "r"}, valuesOf(f.rowsAt(1, 3), p))
+	require.Zero(t, f.versionAt(1, 3).RowOrdinals.Segment, "one ordinal for all")
+	f.checkBooks()
+}
+
+// TestManySmallWritesOfOneOrdinalShareABlock: behaviour 327. A write for each prim costs
+// its bytes, not a block each.
+func TestManySmallWritesOfOneOrdinalShareABlock(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	p := f.paths(500)
+	for i, prim := range p {
+		_, err := f.write(queryOf(prim), "a", bytesSchema(8), 1, fmt.Appendf(nil, "%8d", i))
+		require.NoError(t, err)
+	}
+	require.LessOrEqual(t, len(f.store.findColumn("a").pending), 8)
+	f.seal(1, protocol.ScopeAll)
+	rows := f.rowsAt(1, 1)
+	require.Len(t, rows, 500)
+	for i, prim := range p {
+		require.Equal(t, fmt.Sprintf("%8d", i), rows[prim])
+	}
+	f.checkBooks()
+}
+
+// TestInsert: behaviour 93 to 98, 186; rules O2, R6. INSERT is about the prim, whatever
+// attribute it carries, sealed or only accepted; of two exactly one succeeds.
+func TestInsert(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	p := f.paths(4)
+	arena := f.memory.NewArena(protocol.SegmentClient, 7, "client", false)
+	put := func(name string, ordinal uint64, insert bool, prims ...uint64) error {
+		_, err := f.run(func() (Outcome, *Job, error) {
+			return f.store.Write(&Target{Query: queryOf(prims...), Name: name, Schema: bytesSchema(1), Ordinal: ordinal, Insert: insert}, make([]byte, len(prims)), uint64(len(prims)), all, false)
+		})
+		return err
+	}
+	exists := func(err error) {
+		t.Helper()
+		require.Contains(t, requireStatus(t, protocol.StatusAlreadyExists, err).Text, "prim /p")
+	}
+	require.NoError(t, put("a", 5, true, p[0], p[1])) // behaviour 93
+	exists(put("a", 5, true, p[1]))                   // behaviour 98: the other one of the race
+	exists(put("b", 5, true, p[2], p[0]))             // behaviour 96: another attribute
+	exists(put("b", 9, true, p[0]))
+	exists(put("b", 4, false, p[0])) // would make an accepted INSERT wrong (rule O2)
+	require.NoError(t, put("b", 5, false, p[0]))
+	require.Nil(t, f.rowsAt(1, 1))
+	f.seal(5, protocol.ScopeAll)
+	exists(put("a", 6, true, p[0], p[3])) // behaviour 94
+	_, err := f.open(f, arena, Target{Query: queryOf(p[0]), Name: "c", Schema: bytesSchema(1), Ordinal: 6, Insert: true}, 0)
+	exists(err) // behaviour 186
+	require.Zero(t, arena.blocks)
+	m, err := f.open(f, arena, Target{Query: queryOf(p[3]), Name: "c", Schema: bytesSchema(1), Ordinal: 6, Insert: true}, 0)
 	require.NoError(t, err)
-	f.seal(4, protocol.ScopeAll) // behaviour 105: b's 5 stays
-	require.NotNil(t, f.rowsAt(1, 1))
-	require.Nil(t, f.rowsAt(2, 1))
-	_, err = f.write(q, "a", bytesSchema(1), 5, []byte{5, 6})
+	require.NoError(t, put("a", 7, false, p[3])) // somebody is faster
+	_, _, err = f.store.UnmapGroup(m, 0, all, true, false)
+	exists(err)
+	f.store.EndSession(m)
+	_, err = f.store.Delete(queryOf(p[0]), nil, 8)
 	require.NoError(t, err)
+	require.NoError(t, put("a", 9, true, p[0]), "it is gone by then")
+	exists(put("a", 7, true, p[0]))
+	f.seal(9, protocol.ScopeAll)
+	require.Empty(t, f.store.inserts)
+	f.checkBooks()
 }
 
 // TestUnsealedBytesHaveALimit: rule O2. Adopted blocks wait as well; what is sealed
@@ -131,7 +222,7 @@ func TestUnsealedBytesHaveALimit(t *testing.T) {
 	q := queryOf(f.paths(1)...)
 	_, err := f.write(q, "a", bytesSchema(4000), 1, make([]byte, 4000))
 	require.NoError(t, err)
-	_, err = f.write(q, "a", bytesSchema(4000), 1, make([]byte, 4000)) // takes no more
+	_, err = f.write(q, "a", bytesSchema(4000), 1, make([]byte, 4000)) // takes the place of the first
 	require.NoError(t, err)
 	_, err = f.write(q, "b", bytesSchema(1000), 1, make([]byte, 1000))
 	require.Contains(t, requireStatus(t, protocol.StatusQueueFull, err).Text, "1000 more exceed the limit of 4096")
@@ -393,8 +484,8 @@ func TestAdoptThenScatterPaysOneCopy(t *testing.T) {
 	require.Zero(t, f.store.counters.CopiedBytes)
 	_, err = f.write(queryOf(p[3]), "a", bytesSchema(8), 2, []byte("12345678"))
 	require.NoError(t, err)
-	require.EqualValues(t, 808, f.attribute(1).CopiedBytes)
 	f.seal(2, protocol.ScopeAll)
+	require.EqualValues(t, 8+808, f.attribute(1).CopiedBytes, "captured, then put into a copy of the column")
 	require.Equal(t, string(make([]byte, 8)), f.rowsAt(1, 1)[p[3]])
 	require.Equal(t, "12345678", f.rowsAt(1, 2)[p[3]])
 	require.Zero(t, f.versionAt(1, 2).Flags)
@@ -454,8 +545,6 @@ func TestMapSessions(t *testing.T) {
 	requireStatus(t, protocol.StatusFloorViolation, err)
 	_, err = f.open(f, arena, Target{Query: q, Name: "a", Schema: bytesSchema(1), Ordinal: 1}, 9)
 	require.Contains(t, requireStatus(t, protocol.StatusInvalidArgument, err).Text, "init is 9")
-	_, err = f.open(f, arena, Target{Query: q, Name: "a", Schema: bytesSchema(1), Ordinal: 1, Insert: true}, 0)
-	requireStatus(t, protocol.StatusNotSupported, err)
 	huge := bytesSchema(1)
 	huge.RowDimensions, huge.RowShape[0] = 1, 1<<62
 	_, err = f.open(f, arena, Target{Query: q, Name: "a", Schema: huge, Ordinal: 1}, 0)

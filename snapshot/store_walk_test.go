@@ -69,9 +69,32 @@ func (f *fixture) rowsAt(column uint32, epoch uint64) map[uint64]string {
 	got := map[uint64]string{}
 	for i := range v.Rows {
 		require.LessOrEqual(f.t, rows[i].Birth, v.Birth, "row %d of a version is not born with it", i)
-		require.EqualValues(f.t, uint64(protocol.Infinite), rows[i].Death)
+		if rows[i].Death <= epoch {
+			continue
+		}
 		require.NotContains(f.t, got, rows[i].PathID, "a prim has two rows")
 		got[rows[i].PathID] = string(data[i*rowBytes : (i+1)*rowBytes])
+	}
+	return got
+}
+
+// ordinalsAt are the ordinals of a column's rows by path id.
+func (f *fixture) ordinalsAt(column uint32, epoch uint64) map[uint64]uint64 {
+	v := f.versionAt(column, epoch)
+	if v == nil || v.Rows == 0 {
+		return nil
+	}
+	head := sizeOf[protocol.LayoutHeader]()
+	rows := slice[protocol.LayoutRow](f.bytes(v.Layout.Segment, v.Layout.OffsetBytes+head, v.Rows*sizeOf[protocol.LayoutRow]()), 0, int(v.Rows))
+	got := map[uint64]uint64{}
+	for i := range v.Rows {
+		if rows[i].Death <= epoch {
+			continue
+		}
+		got[rows[i].PathID] = v.OrdinalHighest
+		if v.RowOrdinals.Segment != 0 {
+			got[rows[i].PathID] = *at[uint64](f.bytes(v.RowOrdinals.Segment, v.RowOrdinals.OffsetBytes+8*i, 8), 0)
+		}
 	}
 	return got
 }
@@ -161,18 +184,28 @@ func (f *fixture) checkBooks() {
 	for _, c := range s.columns {
 		for _, v := range c.versions {
 			hold(v.block)
+			hold(v.ordinals)
 			hold(v.layoutBlock)
 		}
-		if c.building != nil {
-			hold(c.building.block)
-			unsealed += c.building.block.Ref.LengthBytes
+		for i, k := range c.pending {
+			hold(k.block)
+			unsealed += k.charged
+			require.False(f.t, k.filling)
+			require.Greater(f.t, k.ordinal, s.floorOfID(c.nameID), "a sealed capture is still pending")
+			if i > 0 {
+				require.LessOrEqual(f.t, c.pending[i-1].ordinal, k.ordinal)
+			}
+		}
+		for _, x := range c.spares {
+			hold(x.block)
+			hold(x.ordinals)
 		}
 		if c.layout != nil {
 			layouts[c.layout]++
 		}
 		require.Zero(f.t, len(c.slots)%protocol.SlotsPerPage)
 		require.Len(f.t, c.slots, len(c.versions)+len(c.freeSlots), "slots of column %d", c.index)
-		slotPages += len(c.slots) / protocol.SlotsPerPage
+		slotPages += len(c.slots)/protocol.SlotsPerPage + c.tombstones.made
 	}
 	for l, users := range layouts {
 		hold(l.block)
@@ -191,6 +224,8 @@ func (f *fixture) checkBooks() {
 	}
 	require.Equal(f.t, unsealed, s.unsealedBytes)
 	require.Zero(f.t, s.floors.promised)
+	require.Zero(f.t, s.floors.names)
+	require.Empty(f.t, s.active)
 
 	blocks := map[*Arena]int{}
 	for b, n := range refs {

@@ -25,14 +25,13 @@ type Outcome struct {
 
 // Job is a copy that is too long for the loop (rule L1). Run works anywhere, on
 // memory that the job holds; then either Finish or, when Run met a memory fault,
-// Abort ends the operation in the loop. Until then the column, or the session that
-// is filled, is busy: other operations on it meet ErrRetry.
+// Abort ends the operation in the loop. Until then seals that cover the operation
+// meet ErrRetry, as do operations on a session that is filled.
 type Job struct {
 	Bytes  uint64
 	Run    func()
 	Finish func() (Outcome, error)
-	// Abort makes nothing visible, but rows that Run has written over rows of the same
-	// unsealed ordinal stay written over: the client whose memory failed did that.
+	// Abort makes nothing of the operation visible.
 	Abort func()
 }
 
@@ -65,46 +64,82 @@ func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	return t, rowBytes, err
 }
 
-// resolve checks a target against what exists. c is nil for an attribute that
-// nobody wrote yet; then schema is the one to make it with.
-func (s *Store) resolve(t *Target) (c *column, schema protocol.Schema, rowBytes uint64, err error) {
-	if strings.HasPrefix(t.Name, "@") {
-		return nil, schema, 0, protocol.Errorf(protocol.StatusNotSupported, "attribute %q: names that start with @ are reserved", t.Name)
+// resolved is what a target means.
+type resolved struct {
+	attribute *attribute // nil: nobody wrote or declared the name
+	column    *column    // nil: none has this schema; then it is made
+	schema    protocol.Schema
+	rowBytes  uint64
+	differs   error // why the first column of the name does not have the schema
+}
+
+// resolve checks a target against what exists. Whether its prims may have another
+// schema than they have is checkSchema's to say.
+func (s *Store) resolve(t *Target) (r resolved, err error) {
+	if err := checkReserved(t.Name); err != nil {
+		return r, err
 	}
-	if c = s.findColumn(t.Name); c == nil {
+	r.attribute = s.byName[t.Name]
+	if r.attribute == nil {
 		if err := checkText(protocol.StringToken, t.Name); err != nil {
-			return nil, schema, 0, err
+			return r, err
 		}
-	}
-	if t.Insert {
-		return nil, schema, 0, protocol.Errorf(protocol.StatusNotSupported, "prim mode INSERT is not part of this version; use UPSERT")
-	}
-	if c != nil && (t.Schema.Kind == 0 || t.Schema == c.schema) {
-		return c, c.schema, c.rowBytes, nil
-	}
-	if t.Schema.Kind == 0 {
-		return nil, schema, 0, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q does not exist: an element type is needed to make it", t.Name)
+		if t.Schema.Kind == 0 {
+			return r, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q does not exist: an element type is needed to make it", t.Name)
+		}
+	} else {
+		for _, c := range r.attribute.columns {
+			if t.Schema == c.schema || t.Schema.Kind == 0 && (len(r.attribute.columns) == 1 || c.carriesFirst(t.Query)) {
+				r.column, r.schema, r.rowBytes = c, c.schema, c.rowBytes
+				return r, nil
+			}
+		}
+		if t.Schema.Kind == 0 {
+			return r, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q has %d schemas and the first prim carries none of them: an element type is needed to choose", t.Name, len(r.attribute.columns))
+		}
 	}
 	given, rowBytes, err := schemaOf(&t.Schema)
 	if err != nil {
-		return nil, schema, 0, named(t.Name, err)
+		return r, named(t.Name, err)
 	}
-	if c == nil {
-		if limit := s.memory.LimitBytes; rowBytes > limit {
-			return nil, schema, 0, protocol.Errorf(protocol.StatusOutOfMemory, "attribute %q: one row has %d bytes, more than the %d that the whole stage may use; raise `serve --memory` or make the rows smaller", t.Name, rowBytes, limit)
+	if r.attribute != nil {
+		for _, c := range r.attribute.columns {
+			stored, _, err := schemaOf(&c.schema)
+			if err != nil {
+				panic("snapshot: stored schema of " + c.name + " is not valid: " + err.Error())
+			}
+			if err = stored.Accept(&given); err == nil {
+				r.column, r.schema, r.rowBytes = c, c.schema, c.rowBytes
+				return r, nil
+			}
+			if r.differs == nil {
+				r.differs = err
+			}
 		}
-		schema = t.Schema
-		clear(schema.RowShape[schema.RowDimensions:])
-		return nil, schema, rowBytes, nil
 	}
-	stored, _, err := schemaOf(&c.schema)
-	if err != nil {
-		panic("snapshot: stored schema of " + c.name + " is not valid: " + err.Error())
+	if limit := s.memory.LimitBytes; rowBytes > limit {
+		return r, protocol.Errorf(protocol.StatusOutOfMemory, "attribute %q: one row has %d bytes, more than the %d that the whole stage may use; raise `serve --memory` or make the rows smaller", t.Name, rowBytes, limit)
 	}
-	if err := stored.Accept(&given); err != nil {
-		return nil, schema, 0, named(t.Name, err)
+	r.schema, r.rowBytes = t.Schema, rowBytes
+	clear(r.schema.RowShape[r.schema.RowDimensions:])
+	return r, nil
+}
+
+// carriesFirst tells whether the first prim of q carries the column, sealed or not.
+func (c *column) carriesFirst(q *Query) bool {
+	if q == nil || len(q.prims) == 0 {
+		return false
 	}
-	return c, c.schema, c.rowBytes, nil
+	before, _ := c.standing(q.prims[0], protocol.Infinite)
+	return before
+}
+
+// checkReserved refuses names that nobody may write, delete or seal.
+func checkReserved(name string) error {
+	if strings.HasPrefix(name, "@") {
+		return protocol.Errorf(protocol.StatusNotSupported, "attribute %q: names that start with @ are reserved", name)
+	}
+	return nil
 }
 
 // named puts the attribute's name before an error's text.
@@ -113,27 +148,23 @@ func named(name string, err error) error {
 	return protocol.Errorf(e.Status, "attribute %q: %s", name, e.Text)
 }
 
-// admit decides the ordinal and whether it may be written now.
-func (s *Store) admit(t *Target, c *column) (ordinal uint64, err error) {
-	floor := s.floorOf(t.Name)
-	ordinal = t.Ordinal
-	if t.Next {
+// admit decides the ordinal and whether it may be written now. ErrRetry: a seal that
+// covers it is on its way.
+func (s *Store) admit(name string, ordinal uint64, next bool) (uint64, error) {
+	floor := s.floorOf(name)
+	if next {
 		if floor == protocol.Infinite {
-			return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: the write floor is %d, nothing comes after it", t.Name, floor)
+			return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: the write floor is %d, nothing comes after it", name, floor)
 		}
 		ordinal = floor + 1
 	}
 	if ordinal <= floor {
-		return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: ordinal %d is at or below the write floor %d; write above it", t.Name, ordinal, floor)
+		return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: ordinal %d is at or below the write floor %d; write above it", name, ordinal, floor)
 	}
-	if c == nil {
-		return ordinal, nil
-	}
-	if c.busy {
-		return 0, ErrRetry // an ordinal that differs is refused when the copy has ended
-	}
-	if c.building != nil && c.building.ordinal != ordinal {
-		return 0, protocol.Errorf(protocol.StatusQueueFull, "attribute %q: ordinal %d is not sealed yet, so ordinal %d must wait; seal %d first", t.Name, c.building.ordinal, ordinal, c.building.ordinal)
+	for _, z := range s.active {
+		if ordinal <= z.ordinal && z.coversName(name) {
+			return 0, ErrRetry
+		}
 	}
 	return ordinal, nil
 }
@@ -143,13 +174,36 @@ type payload struct {
 	bytes     []byte
 	rows      uint64
 	selection tensor.Selection
-	staged    *Block // the lease that bytes lie in; may be adopted; nil: bytes are the arguments'
+	staged    *Block // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
 	adopt     bool   // the producer promises not to touch staged again
 }
 
-// Write puts rows into the building version of an attribute. bytes and selection
-// are the caller's again when Write returns, or, when it returns a Job, when that
-// has ended.
+// incoming is one attribute's write on its way to being accepted.
+type incoming struct {
+	resolved
+	name     string
+	payload  payload
+	ordinal  uint64
+	capture  *capture // nil: nothing is addressed
+	tail     *capture // the one to join instead of standing alone
+	instead  *capture // the one that it makes pointless: earlier values of the same prims at the same ordinal
+	source   *Block   // the lease that the payload is copied from
+	standing bool     // the capture is among its column's already
+	copied   uint64
+	flags    uint32
+}
+
+// Entry is one attribute of a batch.
+type Entry struct {
+	Target    Target
+	Bytes     []byte
+	Rows      uint64
+	Selection tensor.Selection
+}
+
+// Write captures rows for an attribute at an ordinal; with seal it is sealed in the
+// same step. bytes and selection are the caller's again when Write returns, or, when
+// it returns a Job, when that has ended.
 func (s *Store) Write(t *Target, bytes []byte, rows uint64, selection tensor.Selection, seal bool) (Outcome, *Job, error) {
 	out, job, err := s.put(t, payload{bytes: bytes, rows: rows, selection: selection}, seal)
 	if err == nil {
@@ -158,61 +212,101 @@ func (s *Store) Write(t *Target, bytes []byte, rows uint64, selection tensor.Sel
 	return out, job, err
 }
 
-// put checks everything, then leases everything, then copies: an error or ErrRetry
-// has changed nothing that anybody can see.
 func (s *Store) put(t *Target, p payload, seal bool) (Outcome, *Job, error) {
-	w, err := s.prepare(t, p, seal)
-	if err != nil {
+	s.incoming = append(s.incoming[:0], incoming{})
+	if err := s.prepare(&s.incoming[0], t, p); err != nil {
+		s.dropIncoming()
 		return Outcome{}, nil, err
 	}
-	if w.plan.total == 0 {
-		return s.putNothing(t, w.ordinal, seal)
-	}
-	if err := w.lease(); err != nil {
-		w.drop()
-		return Outcome{}, nil, err
-	}
-	if w.copied > s.config.CopyInlineBytes {
-		return Outcome{}, w.job(), nil
-	}
-	w.copyNow()
-	return w.commit(), nil, nil
+	return s.accept(s.incoming[0].ordinal, seal)
 }
 
-// prepare checks a write and plans its rows; it takes nothing. A plan of no rows at
-// all (behaviour 19, or a mask without a bit) has nothing to lease either.
-func (s *Store) prepare(t *Target, p payload, seal bool) (w change, err error) {
-	w = change{store: s, name: t.Name, payload: p, seal: seal}
-	if w.column, w.schema, w.rowBytes, err = s.resolve(t); err != nil {
-		return w, err
+// WriteBatch writes several attributes at one ordinal, all or none (behaviour
+// 198–203): every entry is checked before anything is leased, and everything is
+// leased before the first byte is copied. With seal they appear in one epoch. As
+// for Write, bytes and selections are the caller's again when it returns or when
+// the Job has ended.
+func (s *Store) WriteBatch(entries []Entry, seal bool) (Outcome, *Job, error) {
+	s.incoming = s.incoming[:0]
+	for i := range entries {
+		e := &entries[i]
+		s.incoming = append(s.incoming, incoming{})
+		err := s.prepare(&s.incoming[i], &e.Target, payload{bytes: e.Bytes, rows: e.Rows, selection: e.Selection})
+		if err == nil && len(entries) > 1 {
+			err = s.checkBatch(i, e)
+		}
+		if err != nil {
+			s.dropIncoming()
+			return Outcome{}, nil, err
+		}
 	}
-	if w.ordinal, err = s.admit(t, w.column); err != nil {
-		return w, err
+	out, job, err := s.accept(s.incoming[0].ordinal, seal)
+	if err == nil {
+		s.counters.Writes += uint64(len(entries))
+	}
+	return out, job, err
+}
+
+// checkBatch checks entry i against those before it. Two of one name would depend on
+// their order, which has no meaning in a batch (behaviour 202).
+func (s *Store) checkBatch(i int, e *Entry) error {
+	if e.Target.Next {
+		return protocol.Errorf(protocol.StatusInvalidArgument, "a write of several attributes needs an ordinal: the next one is each attribute's own")
+	}
+	for _, other := range s.incoming[:i] {
+		if other.name == e.Target.Name {
+			return protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q is given twice in one write", other.name)
+		}
+	}
+	return nil
+}
+
+// prepare checks a write; it takes nothing but an empty capture.
+func (s *Store) prepare(w *incoming, t *Target, p payload) (err error) {
+	w.name, w.payload = t.Name, p
+	if w.resolved, err = s.resolve(t); err != nil {
+		return err
+	}
+	if w.ordinal, err = s.admit(t.Name, t.Ordinal, t.Next); err != nil {
+		return err
 	}
 	if t.Query.Size() == 0 && p.rows == 0 {
-		return w, nil
+		return nil // behaviour 19
 	}
-	w.choice = selected{Selection: p.selection}
-	if w.choice.count, err = p.selection.Resolve(t.Query.Size(), p.rows); err != nil {
-		return w, named(t.Name, err)
+	count, err := p.selection.Resolve(t.Query.Size(), p.rows)
+	if err != nil {
+		if w.column == nil { // a wrong number of rows may come from a wrong schema
+			ask := capture{prims: t.Query.prims}
+			if err := s.checkSchema(w.attribute, nil, w.differs, &ask, w.ordinal); err != nil {
+				return err
+			}
+		}
+		return named(t.Name, err)
 	}
-	if w.rowBytes != 0 && uint64(len(p.bytes))/w.rowBytes < p.rows {
-		return w, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, w.rowBytes)
+	if uint64(len(p.bytes))/w.rowBytes < p.rows {
+		return protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, w.rowBytes)
 	}
-	var from *layout
-	if w.column != nil {
-		from = w.column.layout
+	k := s.newCapture()
+	k.ordinal, k.insert = w.ordinal, t.Insert
+	k.aim(t.Query, &p.selection, count)
+	if len(k.prims) == 0 { // a mask without a bit
+		s.dropCapture(k)
+		return nil
 	}
-	w.plan = s.planRows(from, t.Query, &w.choice)
-	w.whole = w.plan.dense && w.choice.whole(t.Query)
-	return w, nil
+	w.capture = k
+	return s.checkPrims(w.resolved, k, t.Insert)
 }
 
-// putNothing is a write of no rows; its seal is a seal all the same.
-func (s *Store) putNothing(t *Target, ordinal uint64, seal bool) (Outcome, *Job, error) {
-	if seal {
-		out, err := s.Seal(ordinal, protocol.ScopeInclude, []string{t.Name}, 0)
-		return out, nil, err
+// checkPrims refuses what accepted operations and sealed data do not let these prims do.
+func (s *Store) checkPrims(r resolved, k *capture, insert bool) error {
+	if insert {
+		if err := s.checkInsert(k, k.ordinal); err != nil {
+			return err
+		}
+	} else if len(s.inserts) > 0 {
+		if err := s.checkEarlier(k, k.ordinal); err != nil {
+			return err
+		}
 	}
-	return Outcome{Ordinal: ordinal, Epoch: s.epoch}, nil, nil
+	return s.checkSchema(r.attribute, r.column, r.differs, k, k.ordinal)
 }

@@ -87,11 +87,8 @@ func (n *namespace) check(a *answer, expect []word) error {
 	return nil
 }
 
-// notBuilt holds for what a broker says of what it does not do yet. A second unsealed ordinal of an attribute is
-// QUEUE_FULL until overlays exist (rule O1).
-func notBuilt(a *answer) bool {
-	return a.code == "NOT_SUPPORTED" || a.code == "QUEUE_FULL" && strings.Contains(a.text, "not sealed yet")
-}
+// notBuilt holds for what is said of what is not done yet.
+func notBuilt(a *answer) bool { return a.code == "NOT_SUPPORTED" }
 
 var keptName = regexp.MustCompile(`\$[a-z]+`)
 

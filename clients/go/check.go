@@ -22,6 +22,7 @@ type payload struct {
 	take      []uint32 // payload row i is the tensor's row take[i]; nil: row i
 	direct    bool     // the tensor's bytes are the payload as they are
 	sizeBytes uint64
+	primMode  uint32
 }
 
 // writeChecks is what decides a write before it is submitted.
@@ -29,6 +30,7 @@ type writeChecks struct {
 	name      string
 	values    any
 	rowShape  []uint64
+	newShape  []uint64 // of a new column, where rowShape is open
 	semantic  Semantic
 	selection *Selection
 	isArray   bool
@@ -50,18 +52,6 @@ func (c *client) checkOrdinal(name string, ordinal uint64) error {
 	return nil
 }
 
-// existing is the schema of an attribute that is there; nil when it is not.
-func (c *client) existing(name string) (*tensor.Schema, error) {
-	columns, err := c.reader.Columns(name)
-	if err != nil || len(columns) == 0 {
-		return nil, asError(err)
-	}
-	if columns[0].Unreadable != nil {
-		return nil, asError(columns[0].Unreadable)
-	}
-	return &columns[0].Schema, nil
-}
-
 // named puts the attribute's name before an error's text.
 func named(name string, err error) error {
 	var e *Error
@@ -77,19 +67,12 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, err
 	}
 	named := func(err error) error { return named(w.name, err) }
-	switch {
-	case w.isArray:
+	if w.isArray {
 		return p, fail(protocol.StatusNotSupported, "attribute %q: array attributes are not part of this version; use kind fixed with a row_shape", w.name)
-	case w.insert:
-		return p, fail(protocol.StatusNotSupported, "attribute %q: prim mode INSERT is not part of this version; use UPSERT", w.name)
 	}
 	t, err := toTensor(w.values)
 	if err != nil {
 		return p, named(err)
-	}
-	stored, err := c.existing(w.name)
-	if err != nil {
-		return p, err
 	}
 	size := uint64(q.Len())
 	expect, selection := size, Selection{Count: tensor.All}
@@ -106,15 +89,24 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 			expect = tensor.AnyRows
 		}
 	}
-	given, rows, err := foldSchema(&t, stored, w.rowShape, expect)
-	if err != nil {
-		return p, named(err)
-	}
-	given.Semantic = w.semantic
-	if stored != nil {
-		err = stored.Accept(&given)
-	} else {
-		err = given.Validate()
+	var given tensor.Schema
+	var rows uint64
+	err = c.fit(q, w.name, func(stored *tensor.Schema) (err error) {
+		rowShape := w.rowShape
+		if stored == nil && rowShape == nil {
+			rowShape = w.newShape
+		}
+		if given, rows, err = foldSchema(&t, stored, rowShape, expect); err != nil {
+			return err
+		}
+		given.Semantic = w.semantic
+		if stored != nil {
+			return stored.Accept(&given)
+		}
+		return given.Validate()
+	})
+	if err == nil && w.insert && w.selection == nil {
+		err = c.checkInsert(q)
 	}
 	if err != nil {
 		return p, named(err)
@@ -130,6 +122,9 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 	}
 	p.name, p.schema, p.tensor, p.rows = w.name, wireSchema(&given), t, rows
 	p.count, p.mask = selection.Count, selection.Mask
+	if w.insert {
+		p.primMode = protocol.ModeInsert
+	}
 	if p.take != nil {
 		p.count = rows
 	}

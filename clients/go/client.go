@@ -48,6 +48,8 @@ type client struct {
 	segments map[uint64]*mapped
 	retired  atomic.Uint32
 
+	deletes deletes
+
 	rooting sync.Mutex // root
 	root    *Query     // of the single prim "/"
 }

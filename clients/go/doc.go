@@ -16,13 +16,13 @@
 //	Query          an ordered list of prims
 //	Op             one operation on its way; Wait tells how it ended
 //	MapSession     memory that is filled in place and handed over
-//	Read, Group    sealed data of some attributes at one epoch
-//	Snapshot       sealed data of everything at one epoch
+//	Read, Group    sealed data of some attributes: the newest, as of an ordinal, or what changed
+//	Snapshot       sealed data of everything at one epoch; its Cursor is where a delta begins
 //
 // # Its place in the data's way
 //
 //	Dial ─▶ attach socket ─▶ channel, directory, doorbell; segments as they are met
-//	WriteAttribute, MapAttribute, AdvanceWriteFloor ─▶ package ring ─▶ broker
+//	WriteAttribute, MapAttribute, DeleteAttributes, AdvanceWriteFloor ─▶ package ring ─▶ broker
 //	ReadAttributes, Snapshot, Watch ─▶ package snapshot (no broker, no ring)
 //
 // # Invariants

@@ -2,6 +2,7 @@ package callboard
 
 import (
 	"runtime"
+	"sync/atomic"
 
 	"callboard/tensor"
 )
@@ -13,6 +14,8 @@ type Group struct {
 	hold   *hold
 	part   *part
 	single bool // of one row whose axis is left out
+
+	ordinal atomic.Uint64 // 0: not looked for yet
 }
 
 func newGroup(from *hold, p *part) (*Group, error) {
@@ -32,8 +35,46 @@ func newGroup(from *hold, p *part) (*Group, error) {
 // Attribute is the attribute's name.
 func (g *Group) Attribute() string { return g.part.name }
 
-// Ordinal is the highest ordinal within the group.
-func (g *Group) Ordinal() uint64 { return g.part.version.OrdinalHighest }
+// Ordinal is the highest ordinal within the group (behaviour 133). It is found at the
+// first call; of a group that was released before, it is that of the version.
+func (g *Group) Ordinal() uint64 {
+	if known := g.ordinal.Load(); known != 0 {
+		return known
+	}
+	highest := uint64(0)
+	for _, t := range g.part.deleted {
+		highest = max(highest, t.Ordinal)
+	}
+	if !g.IsDelete() {
+		top := g.part.version.OrdinalHighest
+		if g.hold.usable("the group") != nil {
+			return top // its rows' ordinals may be gone
+		}
+		for _, row := range g.part.rows.Rows {
+			if highest = max(highest, g.part.version.RowOrdinal(row)); highest >= top {
+				break
+			}
+		}
+	}
+	g.ordinal.Store(highest)
+	return highest
+}
+
+// RowOrdinals are the ordinals that last wrote, or deleted, each of Prims. The slice is
+// the caller's.
+func (g *Group) RowOrdinals() []uint64 {
+	var out []uint64
+	if g.IsDelete() {
+		for _, t := range g.part.deleted {
+			out = append(out, t.Ordinal)
+		}
+		return out
+	}
+	for _, row := range g.part.rows.Rows {
+		out = append(out, g.part.version.RowOrdinal(row))
+	}
+	return out
+}
 
 // Floor is the attribute's write floor at the group's epoch.
 func (g *Group) Floor() uint64 { return g.part.floor }
@@ -56,21 +97,31 @@ func (g *Group) Semantic() Semantic { return g.rowSchema().Semantic }
 // IsArray tells the kind: every group of this version is of fixed kind.
 func (g *Group) IsArray() bool { return g.rowSchema().Kind == tensor.Array }
 
-// IsDelete tells whether the group is of deletions: none of this version is.
-func (g *Group) IsDelete() bool { return false }
+// IsDelete tells whether the group is of prims that do not carry the attribute any
+// more; such a group has no array (behaviour 150). Only reads of changes have some.
+func (g *Group) IsDelete() bool { return g.part.deleted != nil }
 
 // Adopted tells whether the bytes are the producer's own block.
 func (g *Group) Adopted() bool { return g.part.version.Adopted }
 
-// Prims are the path ids of the prims that carry the attribute, in the query's
-// order. Do not change them.
-func (g *Group) Prims() []uint64 { return g.part.rows.Prims }
+// Prims are the path ids of the prims that the group is of, in the query's order. Do
+// not change them.
+func (g *Group) Prims() []uint64 {
+	if !g.IsDelete() {
+		return g.part.rows.Prims
+	}
+	var out []uint64
+	for _, t := range g.part.deleted {
+		out = append(out, t.Prim)
+	}
+	return out
+}
 
 // IndexMap gives the row of each of Prims, nil when the rows are exactly those
 // prims' in order. With a map the array may have more rows than there are prims. Do
 // not change it.
 func (g *Group) IndexMap() []uint32 {
-	if g.part.rows.Dense {
+	if g.part.rows.Dense || g.IsDelete() {
 		return nil
 	}
 	return g.part.rows.Rows
@@ -86,6 +137,9 @@ func (g *Group) Row(i int) int {
 
 // Rows is the number of rows of the array.
 func (g *Group) Rows() int {
+	if g.IsDelete() {
+		return 0
+	}
 	if g.part.rows.Dense {
 		return len(g.part.rows.Rows)
 	}
@@ -103,12 +157,15 @@ func (g *Group) Shape() []int64 {
 }
 
 // Bytes is the array's memory: Rows rows, compact, read-only. A store there faults.
-// INVALID_HANDLE after Release.
+// INVALID_HANDLE after Release; empty where IsDelete.
 func (g *Group) Bytes() ([]byte, error) {
 	if err := g.hold.usable("the group"); err != nil {
 		return nil, err
 	}
 	v := &g.part.version
+	if g.IsDelete() {
+		return nil, nil
+	}
 	if !g.part.rows.Dense {
 		return v.Data, nil
 	}

@@ -84,9 +84,9 @@ func (c *client) attributeInfo(column *snapshot.Column) (AttributeInfo, error) {
 	a := AttributeInfo{Name: column.Name, DType: column.Schema.DType, RowShape: column.Schema.RowShape, Semantic: column.Schema.Semantic,
 		RowBytes: column.RowBytes, Retain: column.Retain, Handoff: Handoff(column.Handoff),
 		Versions: n.Versions, Adopted: n.Adopted, Scattered: n.Scattered, AdoptRefused: n.AdoptRefused, CopiedBytes: n.CopiedBytes}
-	h, err := c.pin(false, []*snapshot.Column{column})
+	h, err := c.pin(pinColumns{columns: []*snapshot.Column{column}})
 	if column.Unreadable != nil || errors.Is(err, ErrLimit) {
-		h, err = c.pin(false, nil) // the floor at least
+		h, err = c.pin(pinColumns{}) // the floor at least
 	}
 	if err != nil {
 		return a, err

@@ -32,6 +32,8 @@ type MapOptions struct {
 	RowShape []uint64
 	Semantic Semantic
 	Init     Init
+	// Insert refuses prims that exist, with ALREADY_EXISTS (behaviour 186).
+	Insert bool
 	// GroupRows splits the session into groups of so many rows; 0: one group.
 	GroupRows uint64
 }
@@ -57,18 +59,22 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 	if err != nil {
 		return nil, err
 	}
-	schema, err := c.mapSchema(name, &o)
+	schema, err := c.mapSchema(q, name, &o)
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)
 	}
 	if err != nil {
 		return nil, refused(err)
 	}
-	return c.mapSession(ctx, mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims()})
+	r := mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims()}
+	if o.Insert {
+		r.primMode = protocol.ModeInsert
+	}
+	return c.mapSession(ctx, r)
 }
 
 // mapSchema decides what the directory decides of a map (rule R6).
-func (c *client) mapSchema(name string, o *MapOptions) (w protocol.Schema, err error) {
+func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Schema, err error) {
 	if err := checkName(name); err != nil {
 		return w, err
 	}
@@ -78,26 +84,45 @@ func (c *client) mapSchema(name string, o *MapOptions) (w protocol.Schema, err e
 	if o.Init > InitCurrent {
 		return w, fail(protocol.StatusInvalidArgument, "init is %d: expected InitNone, InitZero or InitCurrent", o.Init)
 	}
-	stored, err := c.existing(name)
-	if err != nil {
-		return w, err
-	}
-	given := tensor.Schema{Kind: tensor.Fixed, DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
-	if stored != nil {
-		if o.DType == (DType{}) {
+	open := o.DType == (DType{})
+	var given tensor.Schema
+	err = c.fit(q, name, func(stored *tensor.Schema) error {
+		given = tensor.Schema{Kind: tensor.Fixed, DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+		switch {
+		case stored == nil && open:
+			return fail(protocol.StatusInvalidArgument, "it does not exist: an element type is needed to make it")
+		case stored == nil:
+			return given.Validate()
+		case open:
 			given.DType = stored.DType
 		}
 		if o.RowShape == nil {
 			given.RowShape = stored.RowShape
 		}
-		err = stored.Accept(&given)
-	} else if o.DType == (DType{}) {
-		err = fail(protocol.StatusInvalidArgument, "it does not exist: an element type is needed to make it")
-	} else {
-		err = given.Validate()
+		return stored.Accept(&given)
+	})
+	if err == nil && o.Insert {
+		err = c.checkInsert(q)
 	}
 	if err != nil {
 		return w, named(name, err)
+	}
+	if open {
+		// Of several schemas it is the one that the prims carry.
+		columns, err := c.reader.Columns(name)
+		if err != nil {
+			return w, asError(err)
+		}
+		if len(columns) > 1 {
+			column, _, err := c.carried(q, columns)
+			if err != nil {
+				return w, err
+			}
+			if column == nil {
+				return w, fail(protocol.StatusInvalidArgument, "attribute %q has %d schemas and none on these prims: an element type is needed to choose", name, len(columns))
+			}
+			given.DType, given.RowShape = column.Schema.DType, column.Schema.RowShape
+		}
 	}
 	return wireSchema(&given), nil
 }

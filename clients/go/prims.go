@@ -41,3 +41,20 @@ func (s *Snapshot) PrimsOf(name string) ([]uint64, error) {
 	}
 	return prims, nil
 }
+
+// Frontier is the ordinal after which all changes of an attribute are known exactly: a
+// read since an earlier one is OUT_OF_RANGE (behaviour 119). It rises when more was
+// deleted than is kept, which is at least 65 536 deletes.
+func (s *Stage) Frontier(name string) (uint64, error) {
+	c := s.client
+	if err := c.enter(); err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	columns, err := c.columns([]string{name})
+	frontier := uint64(0)
+	for _, column := range columns {
+		frontier = max(frontier, column.Frontier())
+	}
+	return frontier, err
+}

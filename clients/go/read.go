@@ -4,18 +4,26 @@ import (
 	"context"
 	"iter"
 	"runtime"
+	"slices"
 	"strings"
 
 	"callboard/protocol"
 	"callboard/snapshot"
 )
 
-// ReadOptions narrow a read in time. Both are not part of this version: leave them
-// nil.
+// ReadOptions narrow a read in time. Ordinal makes the pointers.
 type ReadOptions struct {
-	// At reads as of an ordinal, Since what changed after one.
-	At, Since *uint64
+	// At reads the state as of an ordinal, exactly: never a newer one. It must not be
+	// above the attributes' write floors.
+	At *uint64
+	// Since leaves only what changed after an ordinal, deletes included: groups of the
+	// rows that were written, and groups with IsDelete of prims that are gone. 0 is a
+	// legal start.
+	Since *uint64
 }
+
+// Ordinal is a pointer to n, for ReadOptions.
+func Ordinal(n uint64) *uint64 { return &n }
 
 // Read is sealed data of some attributes at one epoch. Give back with Release; the
 // groups got from it are independent of it.
@@ -30,16 +38,21 @@ type Read struct {
 type part struct {
 	name    string
 	version snapshot.Version
-	rows    *snapshot.RowMap
+	rows    *snapshot.RowMap // of what is shown of the version
 	floor   uint64
+	deleted []snapshot.Tombstone // not nil: the group is of deletes, and version has a column alone
 }
 
-// ReadAttributes looks at the newest sealed state of attributes, all at one epoch. An
-// attribute that no prim of the query carries gives no group; one never sealed
-// neither: that is no error (behaviour 125, protocols O5). It asks the broker only
-// for memory that this process meets for the first time.
+// ReadAttributes looks at the newest sealed state of attributes, all at one epoch, or
+// as of an ordinal, or at what changed. An attribute that no prim of the query carries
+// gives no group; one never sealed neither: that is no error (behaviour 125, rule O5).
+// An attribute whose prims have several schemas gives a group for each (behaviour 46).
+// It asks the broker only for memory that this process meets for the first time.
 //
 // Errors: LIMIT when this client pins too much already; it names the oldest views.
+// With At: FLOOR_VIOLATION above an attribute's write floor, OUT_OF_RANGE where that
+// state is not retained. With Since: INVALID_ARGUMENT when it is above At, OUT_OF_RANGE
+// when deletes after it are not all known any more.
 func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o ReadOptions) (*Read, error) {
 	c := s.client
 	if err := c.enter(); err != nil {
@@ -52,18 +65,61 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 	if _, err := q.use(c); err != nil {
 		return nil, err
 	}
-	if o.At != nil || o.Since != nil {
-		return nil, fail(protocol.StatusNotSupported, "reads as of an ordinal and of changes since one are not part of this version; read the newest state")
+	if o.At != nil && o.Since != nil && *o.Since > *o.At {
+		return nil, fail(protocol.StatusInvalidArgument, "since is %d, above the end %d; give an ordinal at or below it", *o.Since, *o.At)
 	}
 	columns, err := c.columns(names)
 	if err != nil {
 		return nil, err
 	}
-	h, err := c.pin(false, columns)
+	if o.At != nil {
+		if err := c.unborn(names, *o.At); err != nil {
+			return nil, err
+		}
+	}
+	h, err := c.pin(pinColumns{columns: columns, at: o.At})
 	if err != nil {
 		return nil, err
 	}
-	return newRead(h, q, columns, func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
+	return newRead(h, q, columns, o.window(), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
+}
+
+// unborn refuses an end above the floor of names that nobody wrote yet.
+func (c *client) unborn(names []string, at uint64) error {
+	for _, name := range names {
+		columns, err := c.reader.Columns(name)
+		if err != nil || len(columns) > 0 {
+			continue // they are looked at when they are pinned
+		}
+		floor, err := c.reader.WriteFloor(name)
+		if err != nil {
+			return asError(err)
+		}
+		if at > floor {
+			return fail(protocol.StatusFloorViolation, "attribute %q: a read as of ordinal %d is above the write floor %d; seal it first, or read the newest state", name, at, floor)
+		}
+	}
+	return nil
+}
+
+// changes is what part of the state a read shows.
+type changes struct {
+	delta bool                                 // only what changed
+	since func(column *snapshot.Column) uint64 // after which ordinal
+	end   uint64
+	fresh bool // nothing was read before: deletes tell nothing
+}
+
+func (o *ReadOptions) window() changes {
+	w := changes{delta: o.Since != nil, end: protocol.Infinite}
+	if o.At != nil {
+		w.end = *o.At
+	}
+	if o.Since != nil {
+		since := *o.Since
+		w.since = func(*snapshot.Column) uint64 { return since }
+	}
+	return w
 }
 
 // columns finds all columns of all names.
@@ -86,7 +142,7 @@ func (c *client) columns(names []string) ([]*snapshot.Column, error) {
 }
 
 // newRead maps a query onto versions. It owns h from here on.
-func newRead(h *hold, q *Query, columns []*snapshot.Column, version func(i int) (snapshot.Version, error)) (*Read, error) {
+func newRead(h *hold, q *Query, columns []*snapshot.Column, w changes, version func(i int) (snapshot.Version, error)) (*Read, error) {
 	r := &Read{hold: h, query: q}
 	var err error
 	if r.floors, err = h.view.pinned.Floors(); err != nil {
@@ -103,16 +159,69 @@ func newRead(h *hold, q *Query, columns []*snapshot.Column, version func(i int) 
 			h.release()
 			return nil, asError(err)
 		}
-		if rows != nil && len(rows.Prims) > 0 {
-			r.parts = append(r.parts, part{name: column.Name, version: v, rows: rows, floor: r.floors.Of(column.NameID)})
+		if rows == nil {
+			continue
+		}
+		p := part{name: column.Name, version: v, rows: rows, floor: r.floors.Of(column.NameID)}
+		if w.delta {
+			if r.parts, err = r.changed(h.view.client, p, &w); err != nil {
+				h.release()
+				return nil, asError(err)
+			}
+		} else if len(rows.Prims) > 0 {
+			r.parts = append(r.parts, p)
 		}
 	}
+	r.parts = withoutReturned(r.parts)
 	runtime.AddCleanup(r, func(h *hold) {
 		if h.release() {
 			h.view.client.forgot("a read")
 		}
 	}, h)
 	return r, nil
+}
+
+// changed gives what changed of a part: a group of rows, and one of deletes that holds
+// all rows of its column until withoutReturned has seen them.
+func (r *Read) changed(c *client, p part, w *changes) ([]part, error) {
+	parts, since, all := r.parts, w.since(p.version.Column), p.rows
+	if p.rows = all.Changed(&p.version, since); len(p.rows.Prims) > 0 {
+		parts = append(parts, p)
+	}
+	if w.fresh {
+		return parts, nil
+	}
+	deleted, err := c.reader.Tombstones(r.query.prims, p.version.Column, max(r.Epoch(), p.version.Birth), since, w.end)
+	if err == nil && (len(deleted) > 0 || len(all.Prims) > 0) {
+		p.rows, p.deleted = all, append([]snapshot.Tombstone{}, deleted...)
+		parts = append(parts, p)
+	}
+	return parts, err
+}
+
+// withoutReturned leaves of groups of deletes the prims that do not carry the attribute
+// now, in any of its schemas.
+func withoutReturned(parts []part) []part {
+	if !slices.ContainsFunc(parts, func(p part) bool { return p.deleted != nil }) {
+		return parts
+	}
+	var kept []part
+	for _, p := range parts {
+		if p.deleted == nil {
+			kept = append(kept, p)
+			continue
+		}
+		gone := slices.DeleteFunc(slices.Clone(p.deleted), func(t snapshot.Tombstone) bool {
+			return slices.ContainsFunc(parts, func(other part) bool {
+				return other.deleted != nil && other.name == p.name && other.rows.Has(t.Element)
+			})
+		})
+		if len(gone) > 0 {
+			p.deleted = gone
+			kept = append(kept, p)
+		}
+	}
+	return kept
 }
 
 // Epoch is the epoch that the read is of; 0 when nothing was ever sealed.

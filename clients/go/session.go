@@ -37,6 +37,8 @@ type mapRequest struct {
 	init    uint32
 	rows    uint64 // of a group; 0: one group
 	prims   []uint64
+	// primMode is protocol.ModeUpsert or ModeInsert.
+	primMode uint32
 }
 
 // openSession opens a session and waits for its groups. The caller has entered.
@@ -44,7 +46,7 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
 	op, err := c.submit(request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
 		size: args + len(r.name), results: group, fill: func(dst []byte) error {
-			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: protocol.ModeUpsert, Init: r.init, GroupRows: r.rows}
+			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows}
 			copy(dst, bytesOf(&a))
 			copy(dst[args:], r.name)
 			return nil

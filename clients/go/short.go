@@ -51,12 +51,10 @@ func (s *Stage) Publish(ctx context.Context, name string, values any) (ordinal u
 	if err := checkName(name); err != nil {
 		return 0, refused(err)
 	}
-	stored, err := c.existing(name)
-	if err != nil {
-		return 0, err
-	}
-	if stored != nil {
-		w.rowShape = nil // its own decides, and says what differs
+	if columns, err := c.reader.Columns(name); err != nil {
+		return 0, asError(err)
+	} else if len(columns) > 0 {
+		w.rowShape, w.newShape = nil, w.rowShape // its own decides, and says what differs
 	}
 	p, handle, err := c.prepare(q, &w)
 	if err != nil {
@@ -92,13 +90,13 @@ func (s *Stage) Map(ctx context.Context, name string, shape []int, dtype DType) 
 		}
 		o.RowShape = append(o.RowShape, uint64(dim))
 	}
-	schema, err := c.mapSchema(name, &o)
-	if err != nil {
-		return nil, refused(err)
-	}
 	q, err := c.rootQuery(ctx)
 	if err != nil {
 		return nil, err
+	}
+	schema, err := c.mapSchema(q, name, &o)
+	if err != nil {
+		return nil, refused(err)
 	}
 	handle, err := q.use(c)
 	if err != nil {

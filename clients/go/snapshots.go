@@ -32,7 +32,7 @@ func (s *Stage) Snapshot(ctx context.Context) (*Snapshot, error) {
 }
 
 func (c *client) snapshot() (*Snapshot, error) {
-	h, err := c.pin(true, nil)
+	h, err := c.pin(pinColumns{all: true})
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,55 @@ func (s *Snapshot) Floor(name string) (uint64, error) {
 	return floor, asError(err)
 }
 
+// Cursor is how far a snapshot goes: what the next delta begins after. It is a value
+// that outlives the snapshot; the zero Cursor is before everything. It is of one
+// generation of a stage.
+type Cursor struct {
+	epoch    uint64
+	standard uint64
+	floors   map[uint64]uint64 // by the name's token id, where they differ
+}
+
+// Epoch is the epoch of the snapshot that the cursor is of; 0 of the zero Cursor.
+func (c Cursor) Epoch() uint64 { return c.epoch }
+
+// Cursor is where a delta after this snapshot begins (rule O6).
+func (s *Snapshot) Cursor() Cursor {
+	c := Cursor{epoch: s.floors.Epoch, standard: s.floors.Default}
+	s.floors.Names(func(nameID, floor uint64) {
+		if c.floors == nil {
+			c.floors = map[uint64]uint64{}
+		}
+		c.floors[nameID] = floor
+	})
+	return c
+}
+
+// after is the ordinal that a column's changes begin after.
+func (c Cursor) after(column *snapshot.Column) uint64 {
+	if floor, ok := c.floors[column.NameID]; ok {
+		return floor
+	}
+	return c.standard
+}
+
 // Read looks at attributes of the query's prims at this epoch.
 func (s *Snapshot) Read(q *Query, names ...string) (*Read, error) {
+	return s.read(q, names, changes{})
+}
+
+// ReadSince looks at what changed of attributes between a cursor and this epoch: rows
+// that were written, and groups with IsDelete of prims that are gone. Deltas from
+// cursor to cursor have every sealed change exactly once, whatever producers do
+// meanwhile (behaviour 144). From the zero Cursor it is all that is there.
+//
+// Errors: OUT_OF_RANGE when so much was deleted since that not all of it is known (rule
+// O7): then Read shows the whole.
+func (s *Snapshot) ReadSince(q *Query, since Cursor, names ...string) (*Read, error) {
+	return s.read(q, names, changes{delta: true, since: since.after, end: protocol.Infinite, fresh: since.epoch == 0})
+}
+
+func (s *Snapshot) read(q *Query, names []string, w changes) (*Read, error) {
 	c := s.hold.view.client
 	if _, err := q.use(c); err != nil {
 		return nil, err
@@ -82,7 +129,7 @@ func (s *Snapshot) Read(q *Query, names ...string) (*Read, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newRead(h, q, columns, func(i int) (snapshot.Version, error) { return h.view.pinned.Find(columns[i]) })
+	return newRead(h, q, columns, w, func(i int) (snapshot.Version, error) { return h.view.pinned.Find(columns[i]) })
 }
 
 // Latest is Stage.Latest at this epoch.

@@ -20,18 +20,29 @@ type hold struct {
 	released atomic.Bool
 }
 
-// pin makes a view of columns, or of everything. The first hold is the caller's.
-func (c *client) pin(all bool, columns []*snapshot.Column) (*hold, error) {
+// pinColumns says what is pinned: columns, at the newest epoch or as of an ordinal, or
+// everything.
+type pinColumns struct {
+	all     bool
+	columns []*snapshot.Column
+	at      *uint64
+}
+
+// pin makes a view. The first hold is the caller's.
+func (c *client) pin(w pinColumns) (*hold, error) {
 	c.dropRetired()
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	v := &view{client: c}
 	var err error
-	if all {
+	switch {
+	case w.all:
 		err = c.reader.PinAll(&v.pinned)
-	} else {
-		err = c.reader.Pin(&v.pinned, columns...)
+	case w.at != nil:
+		err = c.reader.PinAt(&v.pinned, *w.at, w.columns...)
+	default:
+		err = c.reader.Pin(&v.pinned, w.columns...)
 	}
 	if err != nil {
 		c.leave()

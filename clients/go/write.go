@@ -18,8 +18,11 @@ type WriteOptions struct {
 	RowShape []uint64
 	// Selection narrows the write; nil writes the whole query.
 	Selection *Selection
-	// IsArray and Insert are not part of this version: NOT_SUPPORTED.
-	IsArray, Insert bool
+	// Insert refuses prims that exist, with ALREADY_EXISTS: a prim exists when it carries
+	// any attribute, sealed or only written (behaviour 94, 96).
+	Insert bool
+	// IsArray is not part of this version: NOT_SUPPORTED.
+	IsArray bool
 }
 
 // Write is one attribute of WriteAttributes.
@@ -119,7 +122,7 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 		return c.submit(inlineWrite(query, []payload{*p}, ordinal, flags))
 	}
 	c.dropRetired()
-	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal})
+	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal, primMode: p.primMode})
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +160,7 @@ func inlineWrite(query uint64, payloads []payload, ordinal uint64, flags uint32)
 		what = fmt.Sprintf("writing %d attributes", len(payloads))
 	}
 	return request{what: what, opcode: protocol.OpWrite, flags: flags, handle: query, ordinal: ordinal, size: size, fill: func(dst []byte) error {
-		args := protocol.WriteArguments{EntryCount: uint32(len(payloads)), PrimMode: protocol.ModeUpsert}
+		args := protocol.WriteArguments{EntryCount: uint32(len(payloads)), PrimMode: payloads[0].primMode}
 		copy(dst, bytesOf(&args))
 		at := heads
 		for i := range payloads {

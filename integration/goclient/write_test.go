@@ -41,7 +41,7 @@ func TestRefusalsAtSubmission(t *testing.T) {
 		{"reserved name", "@path", one, callboard.WriteOptions{Ordinal: 9}, callboard.ErrNotSupported, "@"},
 		{"empty name", "", one, callboard.WriteOptions{Ordinal: 9}, callboard.ErrInvalidArgument, "empty"},
 		{"array kind", "y", one, callboard.WriteOptions{Ordinal: 9, IsArray: true}, callboard.ErrNotSupported, "array"},
-		{"insert", "y", one, callboard.WriteOptions{Ordinal: 9, Insert: true}, callboard.ErrNotSupported, "INSERT"},
+		{"insert of prims that exist", "y", one, callboard.WriteOptions{Ordinal: 9, Insert: true}, callboard.ErrAlreadyExists, "carries attribute \"x\""},
 		{"no values", "y", nil, callboard.WriteOptions{Ordinal: 9}, callboard.ErrInvalidArgument, "nil"},
 		{"int", "y", []int{1, 2, 3}, callboard.WriteOptions{Ordinal: 9}, callboard.ErrInvalidArgument, "int"},
 		{"strings", "y", []string{"a", "b", "c"}, callboard.WriteOptions{Ordinal: 9}, callboard.ErrInvalidArgument, "string"},
@@ -234,10 +234,16 @@ func TestPollingAndGivingUp(t *testing.T) {
 		require.NotErrorIs(t, err, callboard.ErrOpFailed)
 	}
 	require.True(t, op.Done())
-	bad, err := s.WriteAttribute(background, q, "x", []float32{1}, callboard.WriteOptions{Ordinal: 2})
+	later, err := s.WriteAttribute(background, q, "x", []float32{2}, callboard.WriteOptions{Ordinal: 2})
 	require.NoError(t, err)
-	err = bad.Wait(background) // one unsealed ordinal for each attribute
-	require.ErrorIs(t, err, callboard.ErrQueueFull)
+	require.NoError(t, later.Wait(background), "a second unsealed ordinal is accepted")
+	// The prim is not sealed yet, so that only the broker can tell that it exists (behaviour 94).
+	bad, err := s.WriteAttribute(background, q, "x", []float32{3}, callboard.WriteOptions{Ordinal: 3, Insert: true})
+	require.NoError(t, err)
+	err = bad.Wait(background)
+	require.ErrorIs(t, err, callboard.ErrAlreadyExists)
 	require.ErrorIs(t, err, callboard.ErrOpFailed)
 	require.Equal(t, err, bad.Wait(background), "the error stays with the op (behaviour 211)")
+	seal(t, s, 3)
+	require.Equal(t, []float32{2}, read[float32](t, s, q, "x"), "the refused write left its mark")
 }

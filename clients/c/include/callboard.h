@@ -363,7 +363,7 @@ static inline cbd_write_options cbd_write_options_default(void)
  * staging memory, one round trip.
  * INVALID_ARGUMENT: shape, dtype, semantic, count (with their numbers);
  * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind,
- * device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT in this version. */
+ * device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                        const cbd_tensor *tensor, const cbd_write_options *options,
                                        cbd_op **op, cbd_error *error);
@@ -392,6 +392,16 @@ CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, cons
  * ndim 0), written at the next ordinal and sealed at once. */
 CBD_API cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic,
                                cbd_op **op, cbd_error *error);
+
+/* Takes the n attributes from the query's prims at `ordinal`; n 0: all that they carry, so
+ * that the prims are gone. Ordered like a write, and shown with the seal of its ordinal:
+ * later reads leave the prims out, what readers hold stays. Afterwards another schema is
+ * accepted. A prim that does not carry an attribute, and a name that nobody wrote, are no
+ * errors. At once: FLOOR_VIOLATION (ordinal 0, or a name is sealed there already),
+ * INVALID_ARGUMENT, NOT_SUPPORTED (reserved name; a stage without CBD_FEATURE_DELETE),
+ * ACCESS_DENIED, QUEUE_FULL. */
+CBD_API cbd_status cbd_delete_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
+                                         uint64_t ordinal, cbd_op **op, cbd_error *error);
 
 /* Seals everything up to `ordinal` for the attributes in scope (CBD_SCOPE_ALL,
  * _INCLUDE or _EXCLUDE the n names) and publishes it as one epoch. stamp_ns: the

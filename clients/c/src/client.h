@@ -10,7 +10,8 @@
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
- *     stage.c, query.c, read.c, write.c, batch.c, map.c               the verbs
+ *     fit.c        which of a name's columns a write is for
+ *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
@@ -317,6 +318,23 @@ cbd_status cbdi_ordinal_check(cbd_stage *stage, const char *name, size_t length,
 cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, const cbd_schema *schema,
                               cbd_error *error);
 
+/* ---- the columns of a name (fit.c) ---------------------------------------------- */
+
+/* Whether what is written fits rows of `existing`; NULL: whether it makes a column of its own. */
+typedef cbd_status cbdi_try(void *context, const cbd_schema *existing, cbd_error *error);
+/* Tries the columns of the name; the last try, which counts, is of the one that fits or of none. No lock
+ * may be held. */
+cbd_status cbdi_fit(cbd_stage *stage, cbd_query *query, const char *name, size_t length, cbdi_try *attempt, void *context,
+                    cbd_error *error);
+/* The schema of the name's only column, or of the one that prims of the query carry; `schemas`: how many there are. */
+cbd_status cbdi_carried_schema(cbd_stage *stage, cbd_query *query, const char *name, size_t length, cbd_schema *schema,
+                               size_t *schemas, bool *found, cbd_error *error);
+/* ALREADY_EXISTS when a prim of the query exists in sealed state (behaviour 94). */
+cbd_status cbdi_insert_check(cbd_stage *stage, cbd_query *query, const char *name, cbd_error *error);
+/* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. */
+cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
+                         const cbd_schema *schema, cbd_session **session, cbd_error *error);
+
 /* ---- the stage (attach.c, socket.c) ---------------------------------------------- */
 
 struct cbd_stage {
@@ -332,6 +350,7 @@ struct cbd_stage {
     uint64_t incarnation, generation, broker_incarnation, features;
     uint64_t timeout_ns;
     bool guard, read_only;
+    _Atomic uint64_t deleted_highest; /* the highest ordinal of this client's deletes */
     uint32_t abi_version;
 
     const cbd_abi_directory_header *directory;

@@ -87,42 +87,63 @@ static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group
     return CBD_STATUS_OK;
 }
 
-/* The schema of the rows: what the options say, completed by the attribute's. */
-static cbd_status schema_of_map(cbd_stage *stage, const char *name, size_t length, const cbd_map_options *o,
-                                cbd_schema *schema, uint64_t *row_bytes, cbd_error *error)
+struct map_request {
+    const char *name;
+    const cbd_map_options *options;
+    cbd_schema schema;
+    uint64_t row_bytes;
+};
+
+/* The schema of the rows: what the options say, completed by the column's. */
+static cbd_status try_map(void *context, const cbd_schema *existing, cbd_error *error)
 {
+    struct map_request *r = context;
+    const cbd_map_options *o = r->options;
+    cbd_schema *schema = &r->schema;
+    if (existing == NULL && o->lanes == 0)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" does not exist yet: expected a dtype", r->name);
+    memset(schema, 0, sizeof *schema);
+    schema->kind = CBD_KIND_FIXED;
+    schema->semantic = o->semantic;
+    schema->device_type = CBD_DEVICE_CPU;
+    schema->code = o->lanes ? o->code : existing->code;
+    schema->bits = o->lanes ? o->bits : existing->bits;
+    schema->lanes = o->lanes ? o->lanes : existing->lanes;
+    schema->row_ndim = existing != NULL && o->row_ndim == 0 ? existing->row_ndim : o->row_ndim;
+    if (existing != NULL && o->row_ndim == 0)
+        memcpy(schema->row_shape, existing->row_shape, sizeof schema->row_shape);
+    else
+        memcpy(schema->row_shape, o->row_shape, o->row_ndim * sizeof o->row_shape[0]);
+    cbd_status status = cbd_schema_row_bytes(schema, &r->row_bytes, error);
+    if (status == CBD_STATUS_OK && existing != NULL)
+        status = cbdi_schema_accept(r->name, existing, schema, error);
+    return status;
+}
+
+static cbd_status schema_of_map(cbd_stage *stage, cbd_query *query, size_t length, struct map_request *r, cbd_error *error)
+{
+    const cbd_map_options *o = r->options;
     cbd_schema existing;
+    size_t schemas;
     bool found;
     if (o->is_array)
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", name);
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", r->name);
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
                          CBD_ROW_NDIM_MAX);
     if (o->init > CBD_INIT_CURRENT)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "init is %u: expected 0 (none), 1 (zero) or 2 (current)", o->init);
-    cbd_status status = cbdi_mode_check(stage, name, o->prim_mode, error);
-    if (status == CBD_STATUS_OK)
-        status = cbdi_schema_of(stage, name, length, &existing, &found, error);
+    cbd_status status = cbdi_mode_check(stage, r->name, o->prim_mode, error);
     if (status != CBD_STATUS_OK)
         return status;
-    if (!found && o->lanes == 0)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" does not exist yet: expected a dtype", name);
-    memset(schema, 0, sizeof *schema);
-    schema->kind = CBD_KIND_FIXED;
-    schema->semantic = o->semantic;
-    schema->device_type = CBD_DEVICE_CPU;
-    schema->code = o->lanes ? o->code : existing.code;
-    schema->bits = o->lanes ? o->bits : existing.bits;
-    schema->lanes = o->lanes ? o->lanes : existing.lanes;
-    schema->row_ndim = found && o->row_ndim == 0 ? existing.row_ndim : o->row_ndim;
-    if (found && o->row_ndim == 0)
-        memcpy(schema->row_shape, existing.row_shape, sizeof schema->row_shape);
-    else
-        memcpy(schema->row_shape, o->row_shape, o->row_ndim * sizeof o->row_shape[0]);
-    status = cbd_schema_row_bytes(schema, row_bytes, error);
-    if (status == CBD_STATUS_OK && found)
-        status = cbdi_schema_accept(name, &existing, schema, error);
-    return status;
+    if (o->lanes != 0)
+        return cbdi_fit(stage, query, r->name, length, try_map, r, error);
+    /* Without a type, of several schemas it is the one that the prims carry. */
+    status = cbdi_carried_schema(stage, query, r->name, length, &existing, &schemas, &found, error);
+    if (status == CBD_STATUS_OK && !found && schemas > 1)
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                           "attribute \"%.200s\" has %zu schemas and none on these prims: expected a dtype to choose one", r->name, schemas);
+    return status == CBD_STATUS_OK ? try_map(r, found ? &existing : NULL, error) : status;
 }
 
 /* Asks for the session; descriptors[groups] are filled by the broker. */
@@ -170,16 +191,12 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     return status;
 }
 
-static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *name, size_t length, const cbd_map_options *o,
-                              cbd_session **out, cbd_error *error)
+cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *o,
+                         const cbd_schema *schema, cbd_session **out, cbd_error *error)
 {
-    cbd_schema schema;
+    size_t length = strlen(name);
     uint64_t row_bytes;
-    cbd_status status = schema_of_map(stage, name, length, o, &schema, &row_bytes, error);
-    if (status == CBD_STATUS_OK && stage->read_only)
-        status = cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
-    if (status == CBD_STATUS_OK && !o->next_ordinal)
-        status = cbdi_ordinal_check(stage, name, length, o->ordinal, error);
+    cbd_status status = cbd_schema_row_bytes(schema, &row_bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
 
@@ -203,12 +220,12 @@ static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *na
     if (session == NULL || descriptors == NULL || session->abort == NULL || session->groups == NULL)
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a session of %zu groups", groups);
     else
-        status = open_session(session, o, &schema, descriptors, groups, error);
+        status = open_session(session, o, schema, descriptors, groups, error);
     if (status == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
         cbdi_segments_trim(stage);
         for (size_t i = 0; i < session->count && status == CBD_STATUS_OK; i++)
-            status = take_group(session, i, &descriptors[i], &schema, row_bytes, error);
+            status = take_group(session, i, &descriptors[i], schema, row_bytes, error);
         pthread_mutex_unlock(&stage->cache_lock);
     }
     free(descriptors);
@@ -218,6 +235,20 @@ static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *na
     }
     *out = session;
     return CBD_STATUS_OK;
+}
+
+static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *name, size_t length, const cbd_map_options *o,
+                              cbd_session **out, cbd_error *error)
+{
+    struct map_request r = {.name = name, .options = o};
+    cbd_status status = schema_of_map(stage, query, length, &r, error);
+    if (status == CBD_STATUS_OK && stage->read_only)
+        status = cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
+    if (status == CBD_STATUS_OK && !o->next_ordinal)
+        status = cbdi_ordinal_check(stage, name, length, o->ordinal, error);
+    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT)
+        status = cbdi_insert_check(stage, query, name, error);
+    return status == CBD_STATUS_OK ? cbdi_map_rows(stage, query, name, o, &r.schema, out, error) : status;
 }
 
 cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,

@@ -108,13 +108,41 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
     return CBD_STATUS_OK;
 }
 
+/* Folds the tensor to rows of a column, or of a new one. */
+static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error *error)
+{
+    struct write *w = context;
+    const cbd_write_options *o = &w->options;
+    char have[160], want[160];
+    bool open = existing == NULL && o->row_ndim == 0;
+    uint32_t ndim = open ? w->new_ndim : o->row_ndim;
+    if (ndim > CBD_ROW_NDIM_MAX)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor has %u dimensions: a row has at most %u", ndim, CBD_ROW_NDIM_MAX);
+    memset(&w->schema, 0, sizeof w->schema);
+    w->schema.kind = CBD_KIND_FIXED;
+    w->schema.semantic = o->semantic;
+    w->schema.device_type = CBD_DEVICE_CPU;
+    w->schema.row_ndim = ndim;
+    if (ndim != 0)
+        memcpy(w->schema.row_shape, open ? w->new_shape : o->row_shape, ndim * sizeof o->row_shape[0]);
+    if (existing != NULL && existing->kind == CBD_KIND_ARRAY)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" is of kind array, the write of kind fixed", w->name);
+    if (existing != NULL && ndim != 0 && !same_row_shape(existing, ndim, o->row_shape))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape is %s but that of the attribute \"%.200s\" is %s",
+                         cbdi_row_shape_text(o->row_shape, ndim, have), w->name,
+                         cbdi_row_shape_text(existing->row_shape, existing->row_ndim, want));
+    cbd_status status = cbdi_fold(w->tensor, &w->schema, existing, error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_schema_row_bytes(&w->schema, &w->row_bytes, error);
+    if (status == CBD_STATUS_OK && existing != NULL)
+        status = cbdi_schema_accept(w->name, existing, &w->schema, error);
+    return status;
+}
+
 cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
-    cbd_schema existing;
-    bool found;
     uint64_t bytes;
-    char have[160], want[160];
     cbd_status status = cbdi_tensor_check(w->tensor, &bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -127,28 +155,13 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
                          CBD_ROW_NDIM_MAX);
-    w->schema.kind = CBD_KIND_FIXED;
-    w->schema.semantic = o->semantic;
-    w->schema.device_type = CBD_DEVICE_CPU;
-    w->schema.row_ndim = o->row_ndim;
-    memcpy(w->schema.row_shape, o->row_shape, o->row_ndim * sizeof o->row_shape[0]);
-    status = cbdi_schema_of(stage, w->name, w->name_bytes, &existing, &found, error);
-    if (status == CBD_STATUS_OK && found && existing.kind == CBD_KIND_ARRAY)
-        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" is of kind array, the write of kind fixed", w->name);
-    if (status == CBD_STATUS_OK && found && o->row_ndim != 0 && !same_row_shape(&existing, o->row_ndim, o->row_shape))
-        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape is %s but that of the attribute \"%.200s\" is %s",
-                           cbdi_row_shape_text(o->row_shape, o->row_ndim, have), w->name,
-                           cbdi_row_shape_text(existing.row_shape, existing.row_ndim, want));
-    if (status == CBD_STATUS_OK)
-        status = cbdi_fold(w->tensor, &w->schema, found ? &existing : NULL, error);
-    if (status == CBD_STATUS_OK)
-        status = cbd_schema_row_bytes(&w->schema, &w->row_bytes, error);
-    if (status == CBD_STATUS_OK && found)
-        status = cbdi_schema_accept(w->name, &existing, &w->schema, error);
+    status = cbdi_fit(stage, w->query, w->name, w->name_bytes, try_write, w, error);
     if (status == CBD_STATUS_OK)
         status = check_selection(stage, w, error);
     if (status == CBD_STATUS_OK && !o->next_ordinal)
         status = cbdi_ordinal_check(stage, w->name, w->name_bytes, o->ordinal, error);
+    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->count == w->query->count && o->mask == NULL)
+        status = cbdi_insert_check(stage, w->query, w->name, error);
     if (status == CBD_STATUS_OK && w->count > (uint64_t)INT64_MAX / w->row_bytes)
         status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%llu rows of %llu bytes are too many",
                            (unsigned long long)w->count, (unsigned long long)w->row_bytes);
@@ -215,16 +228,10 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
         .ordinal = w->options.ordinal,
         .next_ordinal = w->options.next_ordinal,
         .prim_mode = w->options.prim_mode,
-        .semantic = w->options.semantic,
-        .code = w->schema.code,
-        .bits = w->schema.bits,
-        .lanes = w->schema.lanes,
-        .row_ndim = w->schema.row_ndim,
     };
-    memcpy(options.row_shape, w->schema.row_shape, sizeof options.row_shape);
     cbd_session *session = NULL;
     cbd_group *group = NULL;
-    cbd_status status = cbd_map_attribute(stage, w->query, w->name, &options, &session, error);
+    cbd_status status = cbdi_map_rows(stage, w->query, w->name, &options, &w->schema, &session, error);
     if (status == CBD_STATUS_OK)
         status = cbd_fetch_map_next(session, &group, error);
     if (status == CBD_STATUS_OK && group->rows != w->count)
@@ -238,43 +245,48 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
     return status;
 }
 
-cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name, const cbd_tensor *tensor,
-                               const cbd_write_options *options, cbd_op **op, cbd_error *error)
+static cbd_status write_one(cbd_stage *stage, struct write *w, cbd_op **op, cbd_error *error)
 {
-    struct write w = {.query = query, .name = name, .tensor = tensor,
-                      .options = options ? *options : cbd_write_options_default()};
+    cbd_query *query = w->query;
     if (op != NULL)
         *op = NULL;
-    cbd_status status = cbdi_name_check(name, true, &w.name_bytes, error);
+    cbd_status status = cbdi_name_check(w->name, true, &w->name_bytes, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_enter(stage, error);
     if (status != CBD_STATUS_OK)
         return status;
     status = cbdi_query_check(stage, query, error);
     if (status == CBD_STATUS_OK)
-        status = cbdi_check_write(stage, &w, error);
-    bool selects = status == CBD_STATUS_OK && (w.count != query->count || w.options.mask != NULL);
+        status = cbdi_check_write(stage, w, error);
+    bool selects = status == CBD_STATUS_OK && (w->count != query->count || w->options.mask != NULL);
     uint64_t most = selects ? stage->ring.arguments.size_bytes / 2 : CBD_INLINE_BYTES_MAX;
     if (status == CBD_STATUS_OK) {
-        if (w.bytes <= most && w.bytes <= stage->ring.arguments.size_bytes / 2)
-            status = write_inline(stage, &w, op, error);
+        if (w->bytes <= most && w->bytes <= stage->ring.arguments.size_bytes / 2)
+            status = write_inline(stage, w, op, error);
         else if (!selects)
-            status = write_mapped(stage, &w, op, error);
+            status = write_mapped(stage, w, op, error);
         else
             status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
                                "%llu bytes with a count or mask: more than %llu bytes are written to whole queries only",
-                               (unsigned long long)w.bytes, (unsigned long long)most);
+                               (unsigned long long)w->bytes, (unsigned long long)most);
     }
     cbdi_leave(stage);
     return status;
+}
+
+cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name, const cbd_tensor *tensor,
+                               const cbd_write_options *options, cbd_op **op, cbd_error *error)
+{
+    struct write w = {.query = query, .name = name, .tensor = tensor,
+                      .options = options ? *options : cbd_write_options_default()};
+    return write_one(stage, &w, op, error);
 }
 
 cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic, cbd_op **op,
                        cbd_error *error)
 {
     int64_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX];
-    cbd_write_options options = cbd_write_options_default();
-    cbd_schema existing;
+    uint64_t whole[CBD_NDIM_MAX];
     cbd_query *root;
     if (op != NULL)
         *op = NULL;
@@ -288,24 +300,19 @@ cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *ten
     strides[0] = 0;
     for (int32_t i = 0; i < tensor->ndim; i++) {
         shape[i + 1] = tensor->shape[i];
+        whole[i] = (uint64_t)tensor->shape[i];
         strides[i + 1] = tensor->strides ? tensor->strides[i] : 0;
     }
     row.strides = tensor->strides ? strides : NULL;
-    cbd_status status = cbd_attribute_schema(stage, name, &existing, NULL);
-    if (status == CBD_STATUS_NOT_FOUND) { /* a new attribute: its row is the whole array */
-        if (tensor->ndim > CBD_ROW_NDIM_MAX)
-            return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor has %d dimensions: a row has at most %d", tensor->ndim,
-                             CBD_ROW_NDIM_MAX);
-        options.row_ndim = (uint32_t)tensor->ndim;
-        for (int32_t i = 0; i < tensor->ndim; i++)
-            options.row_shape[i] = (uint64_t)tensor->shape[i];
-    }
-    options.next_ordinal = options.seal = 1;
-    options.semantic = semantic;
-    status = cbd_root_query(stage, &root, error);
+    struct write w = {.name = name, .tensor = &row, .options = cbd_write_options_default(),
+                      .new_ndim = (uint32_t)tensor->ndim, .new_shape = whole}; /* a new attribute: its row is the whole array */
+    w.options.next_ordinal = w.options.seal = 1;
+    w.options.semantic = semantic;
+    cbd_status status = cbd_root_query(stage, &root, error);
     if (status != CBD_STATUS_OK)
         return status;
-    status = cbd_write_attribute(stage, root, name, &row, &options, op, error);
+    w.query = root;
+    status = write_one(stage, &w, op, error);
     cbd_query_release(root);
     return status;
 }

@@ -384,12 +384,13 @@ static void declare_and_errors(void)
     CHECK(known.row_ndim == 1 && known.row_shape[0] == 7);
     cbd_write_options o = cbd_write_options_default();
     o.ordinal = 1;
-    cbd_tensor t = tensor(wrong, CBD_DTYPE_FLOAT, 32, 2, shape);
-    EXPECT(cbd_write_attribute(stage, query, joint, &t, &o, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
-    t = tensor(rows, CBD_DTYPE_FLOAT, 64, 2, shape); /* (2, 7): the declared row shape needs no option */
+    cbd_tensor t = tensor(rows, CBD_DTYPE_FLOAT, 64, 2, shape); /* (2, 7): the declared row shape needs no option */
     OK(cbd_write_attribute(stage, query, joint, &t, &o, &op, &error));
     wait_for(op, CBD_STATUS_OK);
     seal(1, joint);
+    o.ordinal = 2;
+    t = tensor(wrong, CBD_DTYPE_FLOAT, 32, 2, shape); /* the prims carry it of another type */
+    EXPECT(cbd_write_attribute(stage, query, joint, &t, &o, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
     const cbd_read_group *group = read_one(query, joint);
     CHECK(group != NULL && group->ndim == 2 && group->shape[1] == 7 && group->row_bytes == 56);
     cbd_release_group(group);

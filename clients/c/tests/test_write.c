@@ -284,8 +284,62 @@ static void insert_is_sent_only_to_a_broker_that_serves_it(void)
         CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &map, &session, &error), wanted);
         cbd_session_release(session);
         CHECK(serves || sent.entry.op_id == 0);
+        if (serves) {
+            /* behaviour 94: what is sealed decides at once */
+            uint32_t mass = fake_column(s.f, "mass", CBD_DTYPE_FLOAT, 32, 1, 0, NULL);
+            fake_publish(s.f, mass, 0, fake_layout(s.f, &ab[1], 1, 1), 1, data, sizeof data[0], 1);
+            cbd_op *none;
+            options.ordinal = 2;
+            CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", &tensor, &options, &none, &error), CBD_STATUS_ALREADY_EXISTS);
+            CHECK(none == NULL && strstr(error.text, "/b") != NULL && strstr(error.text, "mass") != NULL && fake_pins_held(s.f) == 0);
+            CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &map, &session, &error), CBD_STATUS_ALREADY_EXISTS);
+        }
         stop(s);
     }
+}
+
+/* Behaviour 147, 149: what is sent, what is refused at once, and that the broker decides what comes after. */
+static void a_delete_sends_its_names_and_leaves_the_rest_to_the_broker(void)
+{
+    struct setting s = {.f = fake_start()};
+    s.f->on_op = keep;
+    s.f->features |= CBD_FEATURE_DELETE;
+    s.stage = fake_connect(s.f);
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
+    float data[2] = {1, 2};
+    int64_t two = 2;
+    uint32_t mass = fake_column(s.f, "mass", CBD_DTYPE_FLOAT, 64, 1, 0, NULL);
+    double rows[2] = {0};
+    fake_publish(s.f, mass, 0, fake_layout(s.f, ab, 2, 1), 2, rows, sizeof rows, 3);
+    cbd_abi_floor_row floor = {fake_string(s.f, CBD_STRING_TOKEN, "mass"), 3};
+    fake_floors(s.f, 0, 0, 0, &floor, 1);
+    cbd_tensor tensor = floats(data, 1, &two, NULL);
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 5;
+    memset(&sent.entry, 0, sizeof sent.entry);
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "mass", &tensor, &options, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+
+    static const char *const names[] = {"mass", "pose"}, *const reserved[] = {"@path"};
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, names, 2, 3, NULL, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, NULL, 0, 0, NULL, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, reserved, 1, 4, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
+    CHECK_STATUS(cbd_delete_attributes(s.stage, NULL, names, 2, 4, NULL, &error), CBD_STATUS_INVALID_HANDLE);
+    CHECK(sent.entry.op_id == 0);
+
+    cbd_op *op;
+    CHECK_STATUS(cbd_delete_attributes(s.stage, s.query, names, 2, 4, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    cbd_abi_string_list list;
+    memcpy(&list, sent.arguments, sizeof list);
+    CHECK(sent.entry.opcode == CBD_OP_DELETE && sent.entry.ordinal == 4 && sent.entry.flags == 0 && list.count == 2);
+    CHECK(memcmp(sent.arguments + sizeof list + sizeof(uint32_t), "mass", 4) == 0);
+
+    /* The delete is not sealed: another type may be what comes after it. */
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "mass", &tensor, &options, &op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(op);
+    stop(s);
 }
 
 /* R6: in the call itself, whatever takes a name or a list of texts; a list's error says which one. */
@@ -457,7 +511,7 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
     static uint64_t mask = 1;
     cbd_abi_floor_row floor = {0, 8};
     uint32_t x = fake_column(s.f, "old", CBD_DTYPE_FLOAT, 64, 1, 0, NULL);
-    (void)x;
+    fake_publish(s.f, x, 0, fake_layout(s.f, ab, 2, 1), 2, data, 2 * sizeof(double), 8);
     floor.name_id = fake_string(s.f, CBD_STRING_TOKEN, "old");
     fake_floors(s.f, 0, 0, 0, &floor, 1);
     cbd_write_options at1 = cbd_write_options_default();
@@ -498,6 +552,19 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
         }
         CHECK(error.status == got && sent.entry.op_id == 0);
     }
+    /* L6: prims that do not carry the name may have it of another type. */
+    static const char *const c[] = {"/c"};
+    static int64_t one[1] = {1};
+    cbd_query *elsewhere;
+    CHECK_STATUS(cbd_query_from_path_list(s.stage, c, NULL, 1, &elsewhere, &error), CBD_STATUS_OK);
+    cbd_write_options at9 = at1;
+    at9.ordinal = 9;
+    cbd_tensor narrow = floats(data, 1, one, NULL);
+    cbd_op *sent_op;
+    CHECK_STATUS(cbd_write_attribute(s.stage, elsewhere, "old", &narrow, &at9, &sent_op, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_op_wait(sent_op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+    cbd_op_release(sent_op);
+    cbd_query_release(elsewhere);
     double doubles[2] = {0};
     cbd_tensor tensor = {.data = doubles, .ndim = 1, .shape = two, .code = CBD_DTYPE_FLOAT, .bits = 64, .lanes = 1};
     cbd_write_options o = at1;
@@ -692,6 +759,7 @@ int main(void)
     RUN(count_mask_and_index_map_choose_rows);
     RUN(strides_that_overflow_are_refused_and_unused_ones_are_not);
     RUN(insert_is_sent_only_to_a_broker_that_serves_it);
+    RUN(a_delete_sends_its_names_and_leaves_the_rest_to_the_broker);
     RUN(texts_that_cannot_be_are_refused_by_every_call);
     RUN(a_map_names_the_option_that_is_wrong);
     RUN(a_batch_is_one_op_of_all_its_entries);

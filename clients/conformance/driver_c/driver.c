@@ -413,6 +413,16 @@ static cbd_status do_seal(struct command *c)
     return finish(c, status, op);
 }
 
+static cbd_status do_delete(struct command *c)
+{
+    cbd_query *query = get(arg(c, 0), QUERY);
+    cbd_op *op;
+    if (query == NULL)
+        return CBD_STATUS_COUNT;
+    cbd_status status = cbd_delete_attributes(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, number(c, "ordinal"), &op, &error);
+    return finish(c, status, op);
+}
+
 static cbd_status do_declare(struct command *c)
 {
     cbd_schema schema = {.kind = option(c, "array") != NULL ? CBD_KIND_ARRAY : CBD_KIND_FIXED, .semantic = (uint32_t)number(c, "semantic")};
@@ -900,7 +910,6 @@ static cbd_status do_log(struct command *c) { (void)c; return no_call("no client
 static cbd_status do_list(struct command *c) { (void)c; return no_call("no client has path lists of their own yet"); }
 static cbd_status do_refusals(struct command *c) { (void)c; return no_call("no client refuses to close with live handles yet"); }
 static cbd_status do_batch(struct command *c) { (void)c; return no_call("the C client has no write of several attributes"); }
-static cbd_status do_delete(struct command *c) { (void)c; return no_call("the C client has no call to delete yet"); }
 static cbd_status do_find(struct command *c) { (void)c; return no_call("the C client has no queries by filter yet"); }
 static cbd_status do_handles(struct command *c) { (void)c; return no_call("how many pins are in use is not shown"); }
 

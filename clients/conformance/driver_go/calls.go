@@ -102,6 +102,15 @@ func (d *driver) seal(c command) (*answer, error) {
 	return d.finish(c, op, err)
 }
 
+func (d *driver) delete(c command) (*answer, error) {
+	q, err := get[*callboard.Query](d, c.arg(0))
+	if err != nil {
+		return nil, err
+	}
+	op, err := d.stage.DeleteAttributes(q, c.args[1:], c.number("ordinal"))
+	return d.finish(c, op, err)
+}
+
 func (d *driver) declare(c command) (*answer, error) {
 	if c.has("array") {
 		return nil, absent("DeclareOptions have no kind yet")
@@ -225,13 +234,10 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case c.has("array"), c.has("sizes"):
+	if c.has("array") || c.has("sizes") {
 		return nil, absent("MapOptions have no array kind yet")
-	case c.has("insert"):
-		return nil, absent("MapOptions have no insert mode yet")
 	}
-	o := callboard.MapOptions{Ordinal: c.number("ordinal"), RowShape: c.rowShape(), Semantic: callboard.Semantic(c.number("semantic")), GroupRows: c.number("group_rows")}
+	o := callboard.MapOptions{Insert: c.has("insert"), Ordinal: c.number("ordinal"), RowShape: c.rowShape(), Semantic: callboard.Semantic(c.number("semantic")), GroupRows: c.number("group_rows")}
 	if c.has("type") {
 		o.DType = dtypeOf(c.opt["type"])
 	}

@@ -17,6 +17,7 @@ import (
 type driver struct {
 	stage   *callboard.Stage
 	handles map[string]any
+	cursors map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
 	flooded []*callboard.Op
 }
 
@@ -37,7 +38,7 @@ func (a absent) Error() string { return string(a) }
 type late struct{ error }
 
 func main() {
-	d := &driver{handles: map[string]any{}}
+	d := &driver{handles: map[string]any{}, cursors: map[uint64]callboard.Cursor{}}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
 	out := bufio.NewWriter(os.Stdout)
@@ -82,7 +83,7 @@ func (d *driver) do(c command) (*answer, error) {
 		"publish": d.publish, "seal": d.seal, "declare": d.declare, "wait": d.wait, "op": d.op, "floor": d.floor,
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
-		"abort": d.abort, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
+		"abort": d.abort, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 	}
 	switch do := verbs[c.verb]; {
@@ -102,9 +103,7 @@ func (d *driver) do(c command) (*answer, error) {
 
 // lacking are calls that the Go client does not have.
 var lacking = map[string]string{
-	"delete":   "the Go client has no call to delete yet",
 	"find":     "the Go client has no queries by filter yet",
-	"frontier": "no client asks for the oldest exact ordinal yet",
 	"gpu":      "no client moves device memory yet",
 	"log":      "no client has a log callback yet",
 	"list":     "no client has path lists of their own yet",

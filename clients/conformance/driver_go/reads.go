@@ -38,6 +38,7 @@ func (d *driver) snapshot(c command) (*answer, error) {
 		return nil, err
 	}
 	d.handles[c.arg(0)] = s
+	d.cursors[s.Epoch()] = s.Cursor()
 	return (&answer{}).add("epoch", s.Epoch()).add("stamp", s.StampNs()).add("floor", s.GlobalFloor()), nil
 }
 
@@ -50,11 +51,21 @@ func (d *driver) snapshotRead(c command) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.has("since") {
-		return nil, absent("Snapshot.Read takes no cursor yet")
+	if c.has("since") { // the epoch of a snapshot that the scenario took
+		cursor, ok := d.cursors[c.number("since")]
+		if !ok {
+			return nil, fmt.Errorf("no snapshot was taken at epoch %d", c.number("since"))
+		}
+		r, err := s.ReadSince(q, cursor, c.args[2:]...)
+		return d.groups(c, r, err)
 	}
 	r, err := s.Read(q, c.args[2:]...)
 	return d.groups(c, r, err)
+}
+
+func (d *driver) frontier(c command) (*answer, error) {
+	frontier, err := d.stage.Frontier(c.arg(0))
+	return (&answer{}).add("frontier", frontier), err
 }
 
 func (d *driver) snapshotFloor(c command) (*answer, error) {

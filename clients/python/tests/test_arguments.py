@@ -168,7 +168,6 @@ def test_what_this_version_lacks_says_so(stage: cb.Stage, query: cb.Query, name:
         lambda: stage.query(cb.Has("pose"), cb.PathPrefix("/World/")),
         lambda: stage.read_attributes(query, name, at=1),
         lambda: stage.read_attributes(query, name, since=1),
-        lambda: stage.delete_attributes(query, [name], ordinal=2),
         lambda: stage.map_attribute(query, name, ordinal=2, element_sizes=[4, 0]),
         lambda: stage.map_attribute(query, name, ordinal=2, dtype="f8", is_array=True),
         lambda: stage.write_attribute(query, name + "/new", np.zeros(2), ordinal=1, is_array=True),
@@ -186,15 +185,18 @@ def test_what_this_version_lacks_says_so(stage: cb.Stage, query: cb.Query, name:
                 _ = group.row_ordinals
 
 
-def test_insert_is_refused_in_the_call_itself(stage: cb.Stage, query: cb.Query, name: str) -> None:
-    """rule R6: no op is made that fails only at its wait"""
+def test_insert_of_sealed_prims_is_refused_in_the_call_itself(stage: cb.Stage, query: cb.Query, name: str) -> None:
+    """rule R6, behaviour 94, 229: no op is made that fails only at its wait where sealed state decides"""
+    stage.write_attribute(query, name + "/other", np.zeros(2), ordinal=1).wait()
+    seal(stage, 1, name + "/other")
     for call in (
         lambda: stage.write_attribute(query, name, np.zeros(2), ordinal=2, prim_mode=cb.PrimMode.INSERT),
         lambda: stage.write_attributes(query, {name: np.zeros(2)}, ordinal=2, prim_mode=cb.PrimMode.INSERT),
         lambda: stage.map_attribute(query, name, dtype="f8", ordinal=2, prim_mode=cb.PrimMode.INSERT),
     ):
-        with pytest.raises(cb.NotSupported, match="insert"):
+        with pytest.raises(cb.AlreadyExists, match="exists: it carries attribute"):
             call()
+    assert name not in [info["name"] for info in stage.attributes()]  # and nothing was made
 
 
 RANGES: dict[str, Callable[..., Any]] = {

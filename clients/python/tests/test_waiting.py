@@ -37,16 +37,17 @@ def test_polling_is_no_failure(stage: cb.Stage, name: str) -> None:
 
 
 def test_an_ops_error_belongs_to_it(stage: cb.Stage, name: str) -> None:
-    """behaviour 211, 212: one unsealed ordinal per attribute, in this version"""
-    with stage.query_from_path_list(["/a"]) as q:
+    """behaviour 211, 212; that the prim exists only the broker knows: it is not sealed (behaviour 94)"""
+    with stage.query_from_path_list([f"/{name}/new"]) as q:
         stage.write_attribute(q, name, np.zeros(1), ordinal=5)
-        op = stage.write_attribute(q, name, np.zeros(1), ordinal=6)
+        later = stage.write_attribute(q, name, np.ones(1), ordinal=6)
+        op = stage.write_attribute(q, name, np.zeros(1), ordinal=6, prim_mode=cb.PrimMode.INSERT)
         other = stage.write_attribute(q, name, np.ones(1), ordinal=5)
-        assert other.wait().done
+        assert other.wait().done and later.wait().done  # two unsealed ordinals
         for _ in range(2):
-            with pytest.raises(cb.QueueFull) as caught:
+            with pytest.raises(cb.AlreadyExists) as caught:
                 op.wait()
-            assert isinstance(caught.value, cb.OperationFailed) and caught.value.code == cb.QueueFull.code
+            assert isinstance(caught.value, cb.OperationFailed) and caught.value.code == cb.AlreadyExists.code
         assert op.done
 
 

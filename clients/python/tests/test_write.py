@@ -334,9 +334,12 @@ def test_semantics_are_kept_and_none_is_no_opinion(stage: cb.Stage, name: str) -
     with stage.query_from_path_list(PATHS) as q:
         stage.write_attribute(q, name, np.zeros((3, 3)), ordinal=1, semantic=cb.Semantic.POINT).wait()
         stage.write_attribute(q, name, np.ones((3, 3)), ordinal=1).wait()
+        other = stage.write_attribute(q, name, np.ones((3, 3)), ordinal=1, semantic=cb.Semantic.COLOR)
         with pytest.raises(cb.InvalidArgument, match="semantic"):
-            stage.write_attribute(q, name, np.ones((3, 3)), ordinal=1, semantic=cb.Semantic.COLOR)
+            other.wait()  # what is not sealed only the broker knows
         seal(stage, 1, name)
+        with pytest.raises(cb.InvalidArgument, match="semantic"):
+            stage.write_attribute(q, name, np.ones((3, 3)), ordinal=2, semantic=cb.Semantic.COLOR)
         with stage.read_attributes(q, name) as groups:
             (group,) = list(groups)
             assert group.semantic is cb.Semantic.POINT
@@ -436,12 +439,79 @@ def test_declare_states_the_schema(stage: cb.Stage, name: str) -> None:
     (info,) = [a for a in stage.attributes() if a["name"] == name]
     assert info["dtype"] == cb.dtype("float64x16") and info["semantic"] is cb.Semantic.MATRIX
     assert (info["retain"], info["handoff"], info["row_bytes"]) == (2, "copy", 128)
-    with stage.query_from_path_list(PATHS) as q, pytest.raises(cb.InvalidArgument):
-        stage.write_attribute(q, name, np.zeros(3), ordinal=1)
     with stage.map_attribute(q := stage.query_from_path_list(PATHS), name, ordinal=1) as session:
         session.array[:] = 1
     assert session.op.adopted is False
+    seal(stage, 1, name)
+    with pytest.raises(cb.InvalidArgument, match="float64x16"):
+        stage.write_attribute(q, name, np.zeros(3), ordinal=2)
     q.release()
+
+
+def test_deleted_attributes_and_prims_are_left_out(stage: cb.Stage, name: str) -> None:
+    """behaviour 147, 148, 149, 153, 156"""
+    other = name + "/other"
+    with (
+        stage.query_from_path_list([f"/{name}/{i}" for i in range(3)]) as q,
+        stage.query_from_path_list([f"/{name}/1"]) as one,
+    ):
+        stage.write_attributes(q, {name: np.arange(3.0), other: np.arange(3.0)}, ordinal=1).wait()
+        seal(stage, 1, name, other)
+        with stage.read_attributes(q, name) as groups:
+            (held,) = list(groups)
+        assert stage.delete_attributes(one, name, ordinal=2).wait().done
+        assert read(stage, q, name).tolist() == [0, 1, 2]  # not before the seal
+        # this client's delete is not sealed, so that the broker decides: another dtype is what comes after it
+        stage.write_attribute(one, name, np.full(1, 7, np.int32), ordinal=3).wait()
+        seal(stage, 2, name)
+        assert read(stage, q, name).tolist() == [0, 2]
+        assert held.array(0).tolist() == [0, 1, 2]
+        seal(stage, 3, name, other)
+        assert read(stage, one, name).dtype == np.int32
+        assert read(stage, q, other).tolist() == [0, 1, 2]
+        for bad, error in (
+            ({"attributes": name, "ordinal": 3}, cb.FloorViolation),
+            ({"attributes": [], "ordinal": 0}, cb.FloorViolation),
+            ({"ordinal": 4}, TypeError),
+            ({"attributes": ["@path"], "ordinal": 4}, cb.NotSupported),
+            ({"attributes": [""], "ordinal": 4}, cb.InvalidArgument),
+            ({"attributes": 3, "ordinal": 4}, TypeError),
+            ({"attributes": name}, TypeError),
+        ):
+            with pytest.raises(error):
+                stage.delete_attributes(q, **bad)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            stage.delete_attributes("/a", name, ordinal=4)  # type: ignore[arg-type]
+        stage.delete_attributes(one, [], ordinal=10**6).wait()  # the prim
+        seal(stage, 10**6, name, other)
+        assert read(stage, q, name).tolist() == [0, 2]
+        assert read(stage, q, other).tolist() == [0, 2]
+        stage.write_attribute(one, name, np.ones(1), ordinal=10**6 + 1, prim_mode=cb.PrimMode.INSERT).wait()
+
+
+def test_a_name_has_a_column_for_each_schema(stage: cb.Stage, name: str) -> None:
+    """behaviour 46, rule L6: writes and maps find the column that their type fits, or make one"""
+    with stage.query_from_path_list(["/wide"]) as wide, stage.query_from_path_list(["/flat"]) as flat:
+        stage.write_attribute(wide, name, np.ones((1, 3)), ordinal=1, row_shape=(3,)).wait()
+        seal(stage, 1, name)
+        # mapped: its rows are single numbers and not those of the other column
+        large = np.arange(300_000, dtype=np.float64)
+        with stage.query_from_path_list([f"/many/{i}" for i in range(len(large))]) as many:
+            stage.write_attribute(many, name, large, ordinal=2).wait()
+            seal(stage, 2, name)
+            np.testing.assert_array_equal(read(stage, many, name), large)
+        with stage.map_attribute(flat, name, dtype="int16", ordinal=3) as session:
+            session.array[:] = 7
+        seal(stage, 3, name)
+        assert read(stage, flat, name).tolist() == [7]
+        assert read(stage, wide, name).tolist() == [[1, 1, 1]]
+        assert len([info for info in stage.attributes() if info["name"] == name]) == 3
+        with stage.map_attribute(flat, name, ordinal=4) as session:  # without a type: that of the prims
+            assert session.array.dtype == np.int16
+            session.array[:] = 8
+        for query, values in ((wide, np.ones(1)), (flat, np.ones(1, np.int32))):
+            with pytest.raises(cb.InvalidArgument):
+                stage.write_attribute(query, name, values, ordinal=5)
 
 
 def test_write_attributes_checks_everything_first(stage: cb.Stage, name: str) -> None:
@@ -468,7 +538,7 @@ def test_write_attributes_checks_everything_first(stage: cb.Stage, name: str) ->
 
 def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name: str) -> None:
     """behaviour 198, 199, 201, 203: one op, one ordinal, all or none"""
-    a, b = name + "/a", name + "/b"
+    a, b, c = name + "/a", name + "/b", name + "/c"
     with stage.query_from_path_list(PATHS) as q:
         op = stage.write_attributes(q, {a: np.arange(3.0), b: np.ones((3, 3))}, ordinal=1)
         op.wait()
@@ -479,10 +549,13 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
             got = {group.attribute: group.array(0).copy() for group in read}
         np.testing.assert_array_equal(got[a], np.arange(3.0))
         np.testing.assert_array_equal(got[b], np.ones((3, 3)))
-        # b's ordinal is taken by another writer's: the broker refuses the batch, a stays as it is
+        # what is not sealed only the broker knows: c is of another type already; a and b stay as they are
         stage.write_attribute(q, b, np.zeros((3, 3)), ordinal=2).wait()
-        with pytest.raises(cb.QueueFull, match="ordinal 2"):
-            stage.write_attributes(q, {a: np.full(3, 9.0), b: np.ones((3, 3))}, ordinal=3).wait()
+        stage.write_attribute(q, c, np.zeros(3), ordinal=2).wait()
+        batch = {a: np.full(3, 9.0), b: np.ones((3, 3)), c: np.ones(3, np.int16)}
+        refused = stage.write_attributes(q, batch, ordinal=3)
+        with pytest.raises(cb.InvalidArgument, match="int16"):
+            refused.wait()
         stage.advance_write_floor(4).wait()
         with stage.read_attributes(q, [a, b]) as read:
             got = {group.attribute: group.array(0).copy() for group in read}

@@ -312,6 +312,9 @@ class Stage:
         attributes: str | Sequence[str] = (),
         stamp_ns: SupportsIndex = 0,
     ) -> Op: ...
+    def delete_attributes(
+        self, query: Query, attributes: str | Sequence[str], *, ordinal: SupportsIndex
+    ) -> Op: ...
     def declare(
         self,
         name: str,

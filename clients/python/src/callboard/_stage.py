@@ -68,10 +68,6 @@ class Stage(_native.Stage):
             entries.append((name, w.array, w.semantic, w.is_array, w.row_shape, w.count, w.index_map, w.mask, w.dtype))
         return self._write_attributes(query, entries, ordinal, prim_mode)
 
-    def delete_attributes(self, query: _native.Query, attributes: Iterable[str], *, ordinal: int) -> _native.Op:
-        """Deletes attributes of the query's prims. Raises NotSupported."""
-        raise NotSupported("deleting attributes is not part of this version")
-
     def watch(self, *names: str, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
         """Yields a Snapshot whenever one of the attributes was sealed, or anything where none is named.
 

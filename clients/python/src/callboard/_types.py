@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 
 class PrimMode(IntEnum):
-    """UPSERT writes prims whether they exist or not; INSERT refuses those that do (not in this version)."""
+    """UPSERT writes prims whether they exist or not; INSERT refuses those that do."""
 
     UPSERT = _abi.MODE_UPSERT
     INSERT = _abi.MODE_INSERT

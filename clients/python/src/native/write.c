@@ -422,6 +422,37 @@ static PyObject *stage_advance_write_floor(PyObject *self, PyObject *args, PyObj
     return status == CBD_STATUS_OK ? op_new((Stage *)self, op) : raise_error(status, &error);
 }
 
+static PyObject *stage_delete_attributes(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"query", "attributes", "ordinal", NULL};
+    PyObject *query, *attributes, *ordinal = NULL;
+    uint64_t value;
+    struct texts texts = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$O:delete_attributes", names, &query, &attributes, &ordinal))
+        return NULL;
+    if (ordinal == NULL) {
+        PyErr_SetString(PyExc_TypeError, "delete_attributes() needs ordinal=");
+        return NULL;
+    }
+    if (convert_u64(ordinal, "ordinal", &value) < 0 ||
+        texts_open(&texts, attributes, "attributes", true) < 0)
+        return NULL;
+    cbd_query *pointer = query_enter(query);
+    if (pointer == NULL) {
+        texts_close(&texts);
+        return NULL;
+    }
+    cbd_op *op;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_delete_attributes(((Stage *)self)->stage, pointer, texts.texts, texts.count, value, &op, &error);
+    Py_END_ALLOW_THREADS
+    query_leave(query);
+    texts_close(&texts);
+    return status == CBD_STATUS_OK ? op_new((Stage *)self, op) : raise_error(status, &error);
+}
+
 static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"name", "dtype", "row_shape", "semantic", "device", "is_array", "retain", "handoff", NULL};
@@ -494,6 +525,12 @@ PyMethodDef stage_write_methods[] = {
      "advance_write_floor(ordinal, *, scope=Scope.ALL, attributes=(), stamp_ns=0)\n--\n\n"
      "Seals everything up to the ordinal, for the attributes in scope, and publishes it as one epoch; returns an\n"
      "Op with floor and epoch. stamp_ns: the application's time; 0: the broker's clock. A floor never falls."},
+    {"delete_attributes", WITH_KEYWORDS(stage_delete_attributes),
+     "delete_attributes(query, attributes, *, ordinal)\n--\n\n"
+     "Takes the attributes from the query's prims at an ordinal; [] is all that they carry, so that the prims are\n"
+     "gone. Returns an Op. It shows with the seal of its ordinal: later reads leave the prims out, views that are\n"
+     "held stay, and another dtype is accepted. What a prim does not carry is no error.\n"
+     "Raises FloorViolation (ordinal 0, or sealed), NotSupported (a reserved name), InvalidArgument, QueueFull."},
     {"declare", WITH_KEYWORDS(stage_declare),
      "declare(name, *, dtype, row_shape=(), semantic=Semantic.NONE, device='cpu', is_array=False, retain=None, "
      "handoff=None)\n--\n\nStates an attribute's schema and settings before anybody writes it; returns an Op.\n"

@@ -1,0 +1,244 @@
+package snapshot
+
+import (
+	"sort"
+
+	"callboard/protocol"
+	"callboard/tensor"
+)
+
+// capture is one accepted operation on one column that waits for its seal: rows and
+// the prims that they are for, or prims that are deleted. All captures of an ordinal
+// are that ordinal's overlay (rule O1). Rows are addressed by prim, so it does not
+// matter how the layout changes meanwhile (behaviour 194).
+type capture struct {
+	ordinal uint64
+	deletes bool
+	insert  bool
+	query   *Query   // whose first prims these are, nil if they are not; for its row map
+	prims   []uint64 // in order; of duplicates the last one wins
+	from    []uint32 // bytes' row for each of prims; nil: row i
+	block   *Block   // what bytes lie in
+	bytes   []byte
+	staged  bool   // block is a producer's: it may become a version, it is never written to (rule S4)
+	filling bool   // a Job copies into block
+	charged uint64 // of Store.unsealedBytes
+	copied  uint64 // bytes that were copied into block
+
+	ownPrims []uint64 // memory of prims and from, kept for the next one
+	ownFrom  []uint32
+	set      map[uint64]struct{} // of prims, made when somebody asks
+}
+
+const (
+	// joinBytesMax is the largest payload that joins the capture before it.
+	joinBytesMax = 4 << 10
+	// joinRoomMax is how much room is leased for such payloads at once.
+	joinRoomMax = 64 << 10
+)
+
+// newCapture is an empty capture.
+func (s *Store) newCapture() *capture {
+	n := len(s.captures)
+	if n == 0 {
+		return &capture{}
+	}
+	k := s.captures[n-1]
+	s.captures = s.captures[:n-1]
+	return k
+}
+
+// dropCapture gives back what a capture holds.
+func (s *Store) dropCapture(k *capture) {
+	s.memory.Drop(k.block)
+	s.unsealedBytes -= k.charged
+	*k = capture{ownPrims: k.ownPrims[:0], ownFrom: k.ownFrom[:0]}
+	s.captures = append(s.captures, k)
+}
+
+// has tells whether the capture is about a prim.
+func (k *capture) has(prim uint64) bool {
+	if k.set == nil {
+		k.set = make(map[uint64]struct{}, len(k.prims))
+		for _, p := range k.prims {
+			k.set[p] = struct{}{}
+		}
+	}
+	_, ok := k.set[prim]
+	return ok
+}
+
+// aim says which prims the capture is for: those of q that a selection addresses.
+// With a mask only the rows that are selected are captured.
+func (k *capture) aim(q *Query, selection *tensor.Selection, count uint64) {
+	switch {
+	case selection.Mask != nil:
+		k.prims, k.from = k.ownPrims[:0], k.ownFrom[:0]
+		for target, row := range selection.Rows(0, count) {
+			k.prims, k.from = append(k.prims, q.prims[target]), append(k.from, uint32(row))
+		}
+		k.ownPrims, k.ownFrom = k.prims, k.from
+	default:
+		k.query, k.prims = q, q.prims[:count:count] // a query only grows
+		if selection.IndexMap != nil {
+			k.from = append(k.ownFrom[:0], selection.IndexMap[:count]...)
+			k.ownFrom = k.from
+		}
+	}
+}
+
+// insertCapture puts a capture where its ordinal belongs, behind those accepted
+// before it.
+func (c *column) insertCapture(k *capture) {
+	at := c.through(k.ordinal)
+	c.pending = append(c.pending, nil)
+	copy(c.pending[at+1:], c.pending[at:])
+	c.pending[at] = k
+}
+
+// removeCapture takes back a capture whose copy failed.
+func (c *column) removeCapture(k *capture) {
+	for i, other := range c.pending {
+		if other == k {
+			c.pending = append(c.pending[:i], c.pending[i+1:]...)
+			return
+		}
+	}
+	panic("snapshot: a capture of attribute " + c.name + " is not among its pending ones")
+}
+
+// through is how many captures a seal at ordinal covers.
+func (c *column) through(ordinal uint64) int {
+	n := len(c.pending)
+	if n == 0 || c.pending[n-1].ordinal <= ordinal {
+		return n
+	}
+	return sort.Search(n, func(i int) bool { return c.pending[i].ordinal > ordinal })
+}
+
+// superseded is the last capture of k's ordinal, if it is of exactly the same prims:
+// then nobody will see its values (behaviour 107).
+func (c *column) superseded(k *capture) *capture {
+	at := c.through(k.ordinal) - 1
+	if at < 0 {
+		return nil
+	}
+	old := c.pending[at]
+	if old.ordinal != k.ordinal || old.deletes || old.filling || len(old.prims) != len(k.prims) || &old.prims[0] != &k.prims[0] {
+		return nil
+	}
+	return old
+}
+
+// tail is the capture that a small payload may join: the last one of its ordinal.
+func (c *column) tail(ordinal uint64, size uint64) *capture {
+	at := c.through(ordinal) - 1
+	if at < 0 || size > joinBytesMax {
+		return nil
+	}
+	k := c.pending[at]
+	if k.ordinal != ordinal || k.deletes || k.staged || k.filling || k.from != nil || k.block == nil || k.block.refs != 1 || len(k.bytes) > joinRoomMax {
+		return nil
+	}
+	return k
+}
+
+// join appends rows to the capture, which has room for them.
+func (k *capture) join(prims []uint64, bytes []byte) {
+	if k.query != nil {
+		k.ownPrims = append(k.ownPrims[:0], k.prims...)
+		k.query, k.prims = nil, k.ownPrims
+	}
+	k.prims = append(k.prims, prims...)
+	k.ownPrims = k.prims
+	n := len(k.bytes)
+	k.bytes = k.block.Bytes[:n+len(bytes)]
+	copy(k.bytes[n:], bytes)
+	k.copied += uint64(len(bytes))
+	k.set = nil
+}
+
+// standing tells what sealed data and accepted operations make of a prim in this
+// column: whether it has it right before an operation at ordinal that is accepted now,
+// and whether the next accepted operation on it after that is a write.
+func (c *column) standing(prim, ordinal uint64) (before, written bool) {
+	if c.layout != nil {
+		_, before = c.layout.rows[prim]
+	}
+	for _, k := range c.pending {
+		if !k.has(prim) {
+			continue
+		}
+		if k.ordinal > ordinal {
+			return before, !k.deletes
+		}
+		before = !k.deletes
+	}
+	return before, false
+}
+
+// insert is an accepted INSERT that is not sealed.
+type insert struct {
+	ordinal uint64
+	column  uint32
+}
+
+// checkInsert refuses an INSERT of prims that exist (behaviour 93–98).
+func (s *Store) checkInsert(k *capture, ordinal uint64) error {
+	for _, prim := range k.prims {
+		for _, c := range s.columns[1:] {
+			before, written := c.standing(prim, ordinal)
+			if before || written {
+				return protocol.Errorf(protocol.StatusAlreadyExists, "prim %s exists: it carries attribute %q; INSERT is for prims that carry none, use UPSERT", s.pathText(prim), c.name)
+			}
+		}
+	}
+	return nil
+}
+
+// checkEarlier refuses a write below an INSERT that was accepted, which it would
+// make wrong (rule O2).
+func (s *Store) checkEarlier(k *capture, ordinal uint64) error {
+	for _, prim := range k.prims {
+		if i, ok := s.inserts[prim]; ok && ordinal < i.ordinal {
+			return protocol.Errorf(protocol.StatusAlreadyExists, "prim %s was inserted at ordinal %d, which is not sealed yet: a write at ordinal %d would make it exist before; write at %d or above", s.pathText(prim), i.ordinal, ordinal, i.ordinal)
+		}
+	}
+	return nil
+}
+
+// checkSchema refuses a write to prims that carry the name in another schema, before
+// it or by what was accepted for after it (behaviour 46; rules O2, L6).
+func (s *Store) checkSchema(a *attribute, c *column, differs error, k *capture, ordinal uint64) error {
+	if a == nil || len(a.columns) == 1 && a.columns[0] == c {
+		return nil
+	}
+	for _, other := range a.columns {
+		if other == c {
+			continue
+		}
+		for _, prim := range k.prims {
+			before, written := other.standing(prim, ordinal)
+			if !before && !written {
+				continue
+			}
+			if other == a.columns[0] && differs != nil {
+				return named(a.name, differs)
+			}
+			stored, _, err := schemaOf(&other.schema)
+			if err != nil {
+				panic("snapshot: stored schema of " + other.name + " is not valid: " + err.Error())
+			}
+			return protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: prim %s carries it as %s; delete the attribute on these prims first to change it", a.name, s.pathText(prim), stored.String())
+		}
+	}
+	return nil
+}
+
+// pathText is a prim's path for people.
+func (s *Store) pathText(prim uint64) string {
+	if text, ok := s.Text(prim); ok {
+		return text
+	}
+	return "(unknown)"
+}

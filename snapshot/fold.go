@@ -1,0 +1,340 @@
+package snapshot
+
+import (
+	"callboard/protocol"
+	"callboard/shm"
+	"callboard/tensor"
+)
+
+// fold makes the next version of a column out of the last one and the captures that a
+// seal covers, in their order. plan finds the rows, lease takes all that is needed,
+// copy may run anywhere, commit cannot fail; drop undoes plan and lease.
+type fold struct {
+	column   *column // nil until it is made
+	rowBytes uint64
+	pending  int        // how many of the column's pending captures it takes
+	captures []*capture // those, and one that is written in the same step
+	steps    []span     // the rows of each capture, in rows; none where it is whole
+	rows     []uint32
+	plan     rowPlan
+	whole    int  // the last capture that is all rows there are then, in order; −1
+	first    int  // the first capture whose rows are put into the block; those before it do not matter
+	partial  bool // there is such a capture
+	fresh    bool // that one is all rows there are, so the block may hold anything
+	publish  bool // there is something to publish
+
+	base     *Block // what the new block starts from, nil: itself
+	baseRows uint64
+	table    *Block // the base's row ordinals; nil: all are of baseOrdinal
+	ordinal  uint64 // of the base where it has no table
+	spare    spare  // block and ordinals of an older version, behind by behind versions
+	behind   uint64
+	last     uint64 // sequence of the base version
+	block    *Block // the new version's
+	ordinals *Block
+	adopted  bool
+	copied   uint64
+}
+
+// span is a run of rows or places.
+type span struct{ first, count uint32 }
+
+// planFold finds the rows of the captures. captures must be set.
+func (f *fold) planFold() {
+	var from *layout
+	if f.column != nil {
+		from = f.column.layout
+	}
+	f.plan.begin(from)
+	f.steps, f.rows, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], -1, 0, false, false, false
+	for i, k := range f.captures {
+		if k.deletes {
+			f.plan.remove(k)
+			f.steps = append(f.steps, span{})
+			continue
+		}
+		first := len(f.rows)
+		var whole, covers bool
+		f.rows, whole, covers = f.plan.place(k, f.rows)
+		f.steps = append(f.steps, span{uint32(first), uint32(len(f.rows) - first)})
+		switch {
+		case whole:
+			f.whole, f.first, f.partial, f.fresh = i, i+1, false, false
+		case covers:
+			f.whole, f.first, f.partial, f.fresh = -1, i, true, true
+		default:
+			f.partial = true
+		}
+		f.publish = true
+	}
+	f.publish = f.publish || len(f.plan.deaths) > 0
+}
+
+// lease takes the blocks, and the room in the layout and for tombstones.
+func (f *fold) lease(s *Store, name string) error {
+	if !f.publish {
+		return nil
+	}
+	if err := f.plan.lease(s); err != nil {
+		return err
+	}
+	need, err := bytesOf(name, f.plan.total, f.rowBytes)
+	if err != nil {
+		return err
+	}
+	var last *version
+	if f.column != nil {
+		last, f.last = f.column.latest(), f.column.sequence()
+	}
+	if len(f.plan.buried) > 0 {
+		if err := s.reserveTombstones(f.column, len(f.plan.buried)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.whole >= 0:
+		k := f.captures[f.whole]
+		f.ordinal, f.baseRows = k.ordinal, uint64(len(k.prims))
+		if !f.partial || f.mayExtend(k, need) {
+			f.block, f.adopted = k.block.Hold(), k.staged
+		} else {
+			f.base = k.block.Hold()
+		}
+	case last == nil:
+	case f.fresh:
+		f.spare, f.behind = f.column.takeSpare(s, need)
+		s.memory.Drop(f.spare.ordinals)
+		f.block, f.spare.ordinals = f.spare.block, nil
+		f.ordinal = f.captures[f.first].ordinal
+	case !f.partial && !f.plan.compact: // deletes alone change no row
+		f.block, f.adopted, f.baseRows, f.ordinal, f.table = last.block.Hold(), last.adopted, last.rows, last.highest, hold(last.ordinals)
+	default:
+		f.base, f.baseRows, f.ordinal, f.table = last.block.Hold(), last.rows, last.highest, hold(last.ordinals)
+		if !f.plan.compact {
+			f.spare, f.behind = f.column.takeSpare(s, need)
+			f.block = f.spare.block
+		}
+	}
+	if f.block == nil {
+		if f.block, err = s.memory.Alloc(s.broker, need); err != nil {
+			return err
+		}
+	}
+	return f.leaseOrdinals(s)
+}
+
+// mayExtend tells whether later captures can be applied in the capture's own block. A
+// producer's is never written to; and what lies in a producer's memory may turn out to
+// be gone, which must leave this block as it is.
+func (f *fold) mayExtend(k *capture, need uint64) bool {
+	for _, later := range f.captures[f.whole+1:] {
+		if later.staged {
+			return false
+		}
+	}
+	return !k.staged && k.block.refs == 1 && uint64(len(k.block.Bytes)) >= need
+}
+
+func hold(b *Block) *Block {
+	if b != nil {
+		b.Hold()
+	}
+	return b
+}
+
+// leaseOrdinals takes the table of row ordinals, unless one ordinal is that of all.
+func (f *fold) leaseOrdinals(s *Store) (err error) {
+	last := f.captures[len(f.captures)-1]
+	if f.plan.total == 0 || f.fresh && f.first == len(f.captures)-1 || f.whole == len(f.captures)-1 || f.whole >= 0 && !f.partial && f.captures[f.whole].ordinal == last.ordinal {
+		return nil
+	}
+	need := f.plan.total * 8
+	if f.table != nil && !f.partial && !f.plan.compact { // deletes alone
+		f.ordinals = f.table.Hold()
+		return nil
+	}
+	if f.spare.ordinals != nil {
+		if uint64(len(f.spare.ordinals.Bytes)) >= need && f.table != nil {
+			f.ordinals = f.spare.ordinals
+			return nil
+		}
+		s.memory.Drop(f.spare.ordinals)
+		f.spare.ordinals = nil
+	}
+	f.ordinals, err = s.memory.Alloc(s.broker, need)
+	return err
+}
+
+// cost is how many bytes copy will move.
+func (f *fold) cost() (bytes uint64) {
+	if !f.publish {
+		return 0
+	}
+	switch {
+	case f.base == nil:
+	case f.spare.block != nil:
+		bytes = f.column.changedRows(f.last, f.behind, f.baseRows) * f.rowBytes
+	default:
+		bytes = f.baseRows * f.rowBytes
+	}
+	for i := f.first; i < len(f.captures); i++ {
+		bytes += uint64(f.steps[i].count) * f.rowBytes
+	}
+	f.copied = bytes
+	if f.ordinals != nil && f.ordinals != f.table && f.spare.ordinals == nil {
+		bytes += f.plan.total * 8
+	}
+	return bytes
+}
+
+// copy brings block and ordinals up to the base, then applies the captures after it.
+// What lies in a producer's memory may be gone, if that producer cut it off: then the
+// rows are zeros, since a seal is not its client's alone and must not fail for ever.
+func (f *fold) copy() {
+	if !f.publish {
+		return
+	}
+	dst := f.block.Bytes
+	if f.base != nil {
+		if f.base.arena.Sort != protocol.SegmentClient {
+			f.copyBase(dst)
+		} else if shm.Guard(func() { f.copyBase(dst) }) != nil {
+			clear(dst[:f.plan.total*f.rowBytes])
+		}
+	}
+	var ordinals []uint64
+	if f.ordinals != nil && f.ordinals != f.table {
+		ordinals = f.copyOrdinals()
+	}
+	for i := f.first; i < len(f.captures); i++ {
+		k, step := f.captures[i], f.steps[i]
+		if step.count == 0 {
+			continue
+		}
+		rows, all := f.rows[step.first:][:step.count], dst[:f.plan.total*f.rowBytes]
+		if !k.staged {
+			f.apply(all, k.bytes, f.rowBytes, rows, k.from)
+		} else if shm.Guard(func() { f.apply(all, k.bytes, f.rowBytes, rows, k.from) }) != nil {
+			for _, row := range rows {
+				clear(all[uint64(row)*f.rowBytes:][:f.rowBytes])
+			}
+		}
+		if ordinals != nil {
+			for _, row := range rows {
+				ordinals[row] = k.ordinal
+			}
+		}
+	}
+}
+
+func (f *fold) copyBase(dst []byte) {
+	src := f.base.Bytes[:f.baseRows*f.rowBytes]
+	switch {
+	case f.plan.compact && f.whole < 0:
+		f.apply(dst[:f.plan.total*f.rowBytes], src, f.rowBytes, nil, f.plan.live)
+	case f.spare.block != nil:
+		f.column.catchUp(f.last, f.behind, f.baseRows, f.rowBytes, dst, src)
+	default:
+		copy(dst, src)
+	}
+}
+
+func (f *fold) apply(dst, src []byte, rowBytes uint64, dstRows, srcRows []uint32) {
+	if len(dstRows) == 0 && len(srcRows) == 0 {
+		return
+	}
+	if err := tensor.CopyRows(dst, src, int(rowBytes), dstRows, srcRows); err != nil {
+		panic("snapshot: copying checked rows: " + err.Error())
+	}
+}
+
+// copyOrdinals brings the table of row ordinals up to the base.
+func (f *fold) copyOrdinals() []uint64 {
+	dst := slice[uint64](f.ordinals.Bytes, 0, int(f.plan.total))
+	switch {
+	case f.whole >= 0 || f.table == nil:
+		for i := range dst {
+			dst[i] = f.ordinal
+		}
+	case f.plan.compact:
+		src := slice[uint64](f.table.Bytes, 0, int(f.baseRows))
+		for i, row := range f.plan.live {
+			dst[i] = src[row]
+		}
+	case f.spare.ordinals != nil:
+		f.column.catchUp(f.last, f.behind, f.baseRows, 8, f.ordinals.Bytes, f.table.Bytes)
+	default:
+		copy(dst, slice[uint64](f.table.Bytes, 0, int(f.baseRows)))
+	}
+	return dst
+}
+
+// commit changes the layout and appends the version, not yet in a slot.
+func (f *fold) commit(s *Store, epoch uint64) *version {
+	c := f.column
+	f.plan.commit(s, c)
+	last := f.last
+	log := &c.log[(last+1)%logVersions]
+	log.begin(f.whole >= 0 || f.fresh || f.plan.compact || last == 0)
+	for i := f.first; i < len(f.captures); i++ {
+		if step := f.steps[i]; step.count > 0 {
+			log.add(f.rows[step.first:][:step.count], f.plan.total)
+		}
+	}
+	lowest, highest := f.captures[0].ordinal, f.captures[len(f.captures)-1].ordinal
+	v := c.newVersion()
+	*v = version{birth: epoch, death: protocol.Infinite, block: f.block, ordinals: f.ordinals, rows: f.plan.total, layoutBlock: c.layout.block.Hold(),
+		generation: c.layout.generation, lowest: lowest, highest: highest, sequence: last + 1, adopted: f.adopted}
+	f.block, f.ordinals, f.spare = nil, nil, spare{}
+	captured := uint64(0)
+	for _, k := range f.captures {
+		captured += k.copied
+	}
+	count(&c.entry.CopiedBytes, f.copied+captured)
+	s.counters.CopiedBytes += f.copied + captured
+	if f.adopted && f.whole >= 0 {
+		count(&c.entry.AdoptedCount, 1)
+		s.counters.Adopted++
+	} else {
+		count(&c.entry.ScatteredCount, 1)
+		s.counters.Scattered++
+	}
+	return v
+}
+
+// end gives back what only the making needed.
+func (f *fold) end(s *Store) {
+	s.memory.Drop(f.base)
+	s.memory.Drop(f.table)
+	f.base, f.table = nil, nil
+	for i := range f.pending {
+		s.forgetInserts(f.column, f.captures[i])
+		s.dropCapture(f.captures[i])
+		f.column.pending[i] = nil
+	}
+	if f.pending > 0 {
+		f.column.pending = f.column.pending[:copy(f.column.pending, f.column.pending[f.pending:])]
+	}
+	f.clear()
+}
+
+// drop gives back what plan and lease took.
+func (f *fold) drop(s *Store) {
+	if f.publish {
+		f.plan.drop(s)
+	}
+	if f.ordinals != f.spare.ordinals {
+		s.memory.Drop(f.ordinals)
+	}
+	s.memory.Drop(f.spare.ordinals)
+	s.memory.Drop(f.block) // the spare's, if there is one: its rows are not what its sequence says any more
+	s.memory.Drop(f.base)
+	s.memory.Drop(f.table)
+	f.clear()
+}
+
+func (f *fold) clear() {
+	clear(f.captures)
+	*f = fold{captures: f.captures[:0], steps: f.steps[:0], rows: f.rows[:0], plan: f.plan}
+	f.plan.from, f.plan.join = nil, nil
+}

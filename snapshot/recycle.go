@@ -1,0 +1,145 @@
+package snapshot
+
+import "callboard/tensor"
+
+// logVersions is how many versions back it is known which rows changed (rule O7).
+const logVersions = 16
+
+// sparesMax is how many blocks of older versions a column keeps for the next ones.
+const sparesMax = 2
+
+// changed is what one version changed of the one before.
+type changed struct {
+	all    bool // more than it is worth to list
+	spans  []span
+	single []uint32 // rows that are no part of a run
+	count  uint64
+}
+
+// runMin is how many neighbours are copied as a run.
+const runMin = 4
+
+func (d *changed) begin(all bool) {
+	d.all, d.spans, d.single, d.count = all, d.spans[:0], d.single[:0], 0
+}
+
+// add notes rows of a column of total rows. Half a column is all of it.
+func (d *changed) add(rows []uint32, total uint64) {
+	if d.all {
+		return
+	}
+	if d.count += uint64(len(rows)); 2*d.count > total {
+		d.begin(true)
+		return
+	}
+	for len(rows) > 0 {
+		run := 1
+		for run < len(rows) && rows[run] == rows[run-1]+1 {
+			run++
+		}
+		if run < runMin {
+			d.single = append(d.single, rows[:run]...)
+		} else {
+			d.spans = append(d.spans, span{rows[0], uint32(run)})
+		}
+		rows = rows[run:]
+	}
+}
+
+// spare is the storage of a reclaimed version, for a later one of the same column:
+// only what changed since must be copied into it.
+type spare struct {
+	block    *Block
+	ordinals *Block
+	sequence uint64
+}
+
+// keepSpare takes a reclaimed version's storage over, if it is the stage's own and
+// nobody else refers to it.
+func (c *column) keepSpare(s *Store, v *version) bool {
+	if v.block.arena != s.broker || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
+		return false
+	}
+	x := spare{block: v.block, sequence: v.sequence}
+	if v.ordinals != nil && v.ordinals.refs == 1 {
+		x.ordinals = v.ordinals
+	} else {
+		s.memory.Drop(v.ordinals)
+	}
+	c.spares = append(c.spares, x)
+	return true
+}
+
+// takeSpare gives the newest spare that has room for need bytes and tells how many
+// versions it is behind. Those that will never do are given up.
+func (c *column) takeSpare(s *Store, need uint64) (best spare, behind uint64) {
+	now, kept := c.sequence(), c.spares[:0]
+	for _, x := range c.spares {
+		if now-x.sequence > logVersions || uint64(len(x.block.Bytes)) < need {
+			x.drop(s)
+			continue
+		}
+		if best.block == nil || x.sequence > best.sequence {
+			best, x = x, best
+		}
+		if x.block != nil {
+			kept = append(kept, x)
+		}
+	}
+	clear(c.spares[len(kept):])
+	c.spares = kept
+	return best, now - best.sequence
+}
+
+func (x *spare) drop(s *Store) {
+	s.memory.Drop(x.block)
+	s.memory.Drop(x.ordinals)
+	*x = spare{}
+}
+
+// dropSpares gives up what columns keep for their next versions.
+func (s *Store) dropSpares() (dropped bool) {
+	for _, c := range s.columns {
+		for i := range c.spares {
+			c.spares[i].drop(s)
+			dropped = true
+		}
+		c.spares = c.spares[:0]
+	}
+	return dropped
+}
+
+// changedRows is how many rows changed in the behind versions up to number now, at most
+// all; some may be counted twice.
+func (c *column) changedRows(now, behind, all uint64) (rows uint64) {
+	for q := now - behind + 1; q <= now; q++ {
+		d := &c.log[q%logVersions]
+		if d.all {
+			return all
+		}
+		rows += d.count
+	}
+	return min(rows, all)
+}
+
+// catchUp copies to dst, which is as the column was behind versions before number now,
+// the rows that have changed since, from src, which is that version: all rows of
+// rowBytes. The log does not change while a seal of the column is on its way.
+func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
+	if c.changedRows(now, behind, all) == all {
+		copy(dst, src[:all*rowBytes])
+		return
+	}
+	for q := now - behind + 1; q <= now; q++ {
+		d := &c.log[q%logVersions]
+		if len(d.single) > 0 {
+			if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), d.single, d.single); err != nil {
+				panic("snapshot: copying rows of the log: " + err.Error())
+			}
+		}
+		for _, run := range d.spans {
+			first, end := uint64(run.first)*rowBytes, uint64(run.first+run.count)*rowBytes
+			copy(dst[first:end], src[first:end])
+		}
+	}
+}
