@@ -73,6 +73,9 @@ struct segment {
 
 /* All with cache_lock held. */
 cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment, cbd_error *error);
+/* Makes a mapping writable, in place. A segment that was read once may become this
+ * client's own: the broker hands those of dead clients on, warm (S5). */
+cbd_status cbdi_segment_writable(cbd_stage *stage, struct segment *segment, cbd_error *error);
 
 /* The bytes [offset, offset+length) of a segment, checked; `what` is for the text. */
 cbd_status cbdi_place(cbd_stage *stage, uint64_t segment, uint64_t offset, uint64_t length, const char *what,

@@ -60,10 +60,10 @@ static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group
                                        &group->segment, error);
         if (status != CBD_STATUS_OK)
             return status;
-        if (!group->segment->writable) {
+        status = cbdi_segment_writable(stage, group->segment, error);
+        if (status != CBD_STATUS_OK) {
             group->segment = NULL;
-            return cbdi_fail(error, CBD_STATUS_INTERNAL, "segment %llu of a group is not ours to write",
-                             (unsigned long long)d->block.segment);
+            return status;
         }
         atomic_fetch_add(&group->segment->users, 1);
         group->offset_bytes = d->block.offset_bytes;

@@ -86,6 +86,27 @@ static cbd_status map_segment(cbd_stage *stage, const cbd_abi_segment_reply *rep
     return CBD_STATUS_OK;
 }
 
+/* Asks for a segment; with OK, *fd is the caller's to close. */
+static cbd_status ask_for(cbd_stage *stage, uint64_t id, cbd_abi_segment_reply *reply, int *fd, cbd_error *error)
+{
+    cbd_abi_segment_request request = {
+        .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_SEGMENT_REQUEST, sizeof request}, .segment = id};
+    cbd_status status = cbdi_ask(stage, &request, sizeof request, CBD_MESSAGE_SEGMENT_REPLY, reply, sizeof *reply, fd,
+                                 error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (reply->status != CBD_STATUS_OK) /* NOT_FOUND would read as "no such attribute": what was referred to must be there */
+        status = cbdi_fail(error, reply->status == CBD_STATUS_NOT_FOUND ? CBD_STATUS_INTERNAL : reply->status,
+                           "the broker refused segment %llu: %s", (unsigned long long)id, cbd_status_text(reply->status));
+    else if (reply->segment != id || *fd < 0)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "asked for segment %llu, got segment %llu %s",
+                           (unsigned long long)id, (unsigned long long)reply->segment,
+                           *fd < 0 ? "without a descriptor" : "");
+    if (status != CBD_STATUS_OK && *fd >= 0)
+        close(*fd);
+    return status;
+}
+
 cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment, cbd_error *error)
 {
     if (id == 0 || id > SEGMENT_ID_MAX)
@@ -95,25 +116,35 @@ cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment,
         *segment = stage->segments[id - 1];
         return CBD_STATUS_OK;
     }
-    cbd_abi_segment_request request = {
-        .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_SEGMENT_REQUEST, sizeof request}, .segment = id};
     cbd_abi_segment_reply reply;
     int fd;
-    cbd_status status = cbdi_ask(stage, &request, sizeof request, CBD_MESSAGE_SEGMENT_REPLY, &reply, sizeof reply, &fd,
-                                 error);
+    cbd_status status = ask_for(stage, id, &reply, &fd, error);
     if (status != CBD_STATUS_OK)
         return status;
-    if (reply.status != CBD_STATUS_OK) /* NOT_FOUND would read as "no such attribute": what was referred to must be there */
-        status = cbdi_fail(error, reply.status == CBD_STATUS_NOT_FOUND ? CBD_STATUS_INTERNAL : reply.status,
-                           "the broker refused segment %llu: %s", (unsigned long long)id, cbd_status_text(reply.status));
-    else if (reply.segment != id || fd < 0)
-        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "asked for segment %llu, got segment %llu %s",
-                           (unsigned long long)id, (unsigned long long)reply.segment,
-                           fd < 0 ? "without a descriptor" : "");
+    status = map_segment(stage, &reply, fd, segment, error);
+    close(fd);
+    return status;
+}
+
+cbd_status cbdi_segment_writable(cbd_stage *stage, struct segment *segment, cbd_error *error)
+{
+    if (segment->writable)
+        return CBD_STATUS_OK;
+    cbd_abi_segment_reply reply;
+    int fd;
+    cbd_status status = ask_for(stage, segment->id, &reply, &fd, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (!reply.writable || reply.size_bytes != segment->size_bytes)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "segment %llu of a group is not ours to write (%llu bytes, mapped are %llu)",
+                           (unsigned long long)segment->id, (unsigned long long)reply.size_bytes,
+                           (unsigned long long)segment->size_bytes);
+    else if (mmap(segment->base, segment->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "mapping segment %llu for writing: %s",
+                           (unsigned long long)segment->id, strerror(errno));
     else
-        status = map_segment(stage, &reply, fd, segment, error);
-    if (fd >= 0)
-        close(fd);
+        segment->writable = 1;
+    close(fd);
     return status;
 }
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import callboard as cb
@@ -266,3 +269,37 @@ with cb.connect(guard=True) as stage:
     assert done.returncode < 0
     with broker.connect() as stage:
         assert (np.asarray(stage.latest(name)) == 1).all()
+
+
+def test_a_segment_that_was_read_and_is_handed_on_can_be_written(broker: Broker, stage: cb.Stage, name: str) -> None:
+    """S5: a dead client's memory goes to the next one, which may have read it before"""
+    program = (
+        "import sys, callboard as cb, numpy as np\n"
+        "with cb.connect(sys.argv[1], client_name='owner') as stage:\n"
+        "    stage.declare(sys.argv[2], dtype='uint8', row_shape=(1 << 20,), retain=1).wait()\n"
+        "    for value in sys.argv[3:]:\n"
+        "        with stage.map(sys.argv[2], shape=(1 << 20,), dtype='uint8') as m:\n"
+        "            m.array[:] = int(value)\n"
+        "    print('sealed', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+
+    def owner(*values: int) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, stage.info()["name"], name, *map(str, values)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=broker.environment,
+        )
+        assert child.stdout is not None and child.stdout.readline() == "sealed\n"
+        return child
+
+    for round in range(6):
+        first = owner(1)
+        assert np.asarray(stage.latest(name)).min() == 1  # maps the owner's segment, to read
+        second = owner(2, 3, 4)  # the first one's version goes
+        first.communicate(timeout=30)
+        second.communicate(timeout=30)
+        time.sleep(0.3)  # both are proven dead; memory that nothing lies in is handed on
+        with stage.map(f"{name}/own{round}", shape=(1 << 20,), dtype="uint8") as m:
+            m.array[:] = 9
+        assert np.asarray(stage.latest(f"{name}/own{round}")).max() == 9
+        assert np.asarray(stage.latest(name)).max() == 4
