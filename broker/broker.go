@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"callboard/control"
@@ -17,9 +16,6 @@ import (
 	"callboard/shm"
 	"callboard/snapshot"
 )
-
-// AttachSocket is the attach socket's name in the runtime directory.
-const AttachSocket = "attach.sock"
 
 // Broker serves one stage from Start until Close.
 type Broker struct {
@@ -56,7 +52,6 @@ type Broker struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 	looping sync.WaitGroup
-	pending atomic.Int64 // segments being made
 	closing sync.Once
 }
 
@@ -91,7 +86,7 @@ func (b *Broker) start() (err error) {
 	}
 	b.stageDir = shm.ShmDir(b.config.ShmDir, b.config.Stage)
 	for _, dir := range []string{b.runtimeDir, b.stageDir} {
-		lock, err := lockMade(dir)
+		lock, err := lockSoon(dir)
 		if err != nil {
 			if errors.Is(err, shm.ErrLocked) {
 				return fmt.Errorf("a broker of this stage is running already: %w; use another --stage, or stop that one", err)
@@ -116,7 +111,7 @@ func (b *Broker) start() (err error) {
 	if err := b.startNATS(); err != nil {
 		return err
 	}
-	if b.listener, err = shm.Listen(filepath.Join(b.runtimeDir, AttachSocket)); err != nil {
+	if b.listener, err = shm.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
 		return err
 	}
 	for range copyWorkers {
@@ -127,20 +122,14 @@ func (b *Broker) start() (err error) {
 	return nil
 }
 
-// lockMade makes a directory and locks it. Somebody who leaves may remove it in
-// between, then it is made again; `callboard gc` and a broker that ends hold the lock
-// for a moment, so it is tried for a while.
-func lockMade(dir string) (lock *shm.DirLock, err error) {
+// lockSoon makes a directory and locks it. `callboard gc` and a broker that ends hold
+// the lock for a moment, so it is tried for a while.
+func lockSoon(dir string) (lock *shm.DirLock, err error) {
 	for range lockTries {
-		if err = shm.MakeDir(dir); err != nil {
-			return nil, err
+		if lock, err = shm.LockDir(dir); !errors.Is(err, shm.ErrLocked) {
+			return lock, err
 		}
-		if lock, err = shm.LockDir(dir); err == nil {
-			return lock, nil
-		}
-		if errors.Is(err, shm.ErrLocked) {
-			time.Sleep(lockPause)
-		}
+		time.Sleep(lockPause)
 	}
 	return nil, err
 }

@@ -184,7 +184,7 @@ func channelName(p *peer) string {
 func TestHelloIsChecked(t *testing.T) {
 	b := startBroker(t, nil)
 	hello := func(change func(*protocol.HelloRequest)) protocol.ErrorReply {
-		conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), AttachSocket))
+		conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
 		require.NoError(t, err)
 		defer conn.Close()
 		r := protocol.HelloRequest{Header: header(protocol.MessageHelloRequest)}

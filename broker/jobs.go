@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"callboard/control"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -74,10 +75,8 @@ func (b *Broker) endCopy(w *copyJob, fault error) {
 
 // grow makes a segment beside the loop.
 func (b *Broker) grow(r snapshot.GrowRequest) {
-	b.pending.Add(1)
 	b.workers.Go(func() {
 		object, seg, failed := b.makeSegment(r)
-		b.pending.Add(-1)
 		if !b.mailbox.post(func() { b.grown(r, object, seg, failed) }) && object != nil {
 			object.discard()
 			return
@@ -88,14 +87,12 @@ func (b *Broker) grow(r snapshot.GrowRequest) {
 
 // growNow makes a segment at once; only before the loop runs.
 func (b *Broker) growNow(r snapshot.GrowRequest) {
-	b.grown(r, nil, nil, nil)
+	object, seg, failed := b.makeSegment(r)
+	b.grown(r, object, seg, failed)
 }
 
 // grown puts a new segment into service, in the loop.
 func (b *Broker) grown(r snapshot.GrowRequest, object *segmentObject, seg *snapshot.Segment, failed *protocol.Error) {
-	if object == nil && failed == nil {
-		object, seg, failed = b.makeSegment(r)
-	}
 	if failed == nil {
 		b.objects[r.ID] = object
 	} else {
@@ -138,7 +135,7 @@ func dirExists(path string) bool {
 
 // removeRuntimeFiles removes what this broker wrote for clients to find it.
 func removeRuntimeFiles(dir string) {
-	for _, name := range []string{AttachSocket, "nats.json"} {
+	for _, name := range []string{shm.AttachSocket, control.RuntimeFileName} {
 		_ = os.Remove(filepath.Join(dir, name))
 	}
 }

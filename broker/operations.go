@@ -110,15 +110,24 @@ func stringList(b []byte) ([]string, error) {
 	return out, nil
 }
 
+// resultRoom is the op's room for results of need bytes.
+func (c *client) resultRoom(e *protocol.SubmissionEntry, need int, what string) ([]byte, error) {
+	room, err := c.server.Result(e.ResultOffsetBytes, e.ResultBytes)
+	if err != nil || len(room) < need {
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "result room has %d bytes: %d are needed for %s", len(room), need, what)
+	}
+	return room, nil
+}
+
 // queryPaths makes or extends a query; the path ids go into the result room.
 func (b *Broker) queryPaths(c *client, e *protocol.SubmissionEntry) (out outcome, err error) {
 	paths, err := stringList(c.arguments)
 	if err != nil {
 		return out, err
 	}
-	room, err := c.server.Result(e.ResultOffsetBytes, e.ResultBytes)
-	if err != nil || len(room) < 8*len(paths) {
-		return out, protocol.Errorf(protocol.StatusInvalidArgument, "result room has %d bytes: %d path ids need %d", len(room), len(paths), 8*len(paths))
+	room, err := c.resultRoom(e, 8*len(paths), "the path ids")
+	if err != nil {
+		return out, err
 	}
 	var q *snapshot.Query
 	if e.Handle != 0 {
@@ -159,9 +168,9 @@ func (b *Broker) intern(c *client, e *protocol.SubmissionEntry) (out outcome, er
 	if e.Value != protocol.StringToken && e.Value != protocol.StringPath {
 		return out, protocol.Errorf(protocol.StatusInvalidArgument, "string sort is %d: expected %d (token) or %d (path)", e.Value, protocol.StringToken, protocol.StringPath)
 	}
-	room, err := c.server.Result(e.ResultOffsetBytes, e.ResultBytes)
-	if err != nil || len(room) < 8*len(texts) {
-		return out, protocol.Errorf(protocol.StatusInvalidArgument, "result room has %d bytes: %d ids need %d", len(room), len(texts), 8*len(texts))
+	room, err := c.resultRoom(e, 8*len(texts), "the ids")
+	if err != nil {
+		return out, err
 	}
 	for i, text := range texts {
 		id, err := b.store.Intern(uint32(e.Value), text)
@@ -229,9 +238,6 @@ func (b *Broker) write(c *client, e *protocol.SubmissionEntry) (out outcome, job
 	if args.EntryCount == 0 || args.EntryCount > entriesMax {
 		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "a write of %d attributes: expected 1 to %d", args.EntryCount, entriesMax)
 	}
-	if args.EntryCount > 1 && e.Flags&protocol.FlagNextOrdinal != 0 {
-		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "a write of several attributes needs an ordinal: the next one is each attribute's own")
-	}
 	c.entries = c.entries[:0]
 	for i := range uint64(args.EntryCount) {
 		entry, err := c.entry(e, i, args.PrimMode)
@@ -297,9 +303,9 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 		return out, nil, err
 	}
 	var g protocol.GroupDescriptor
-	room, err := c.server.Result(e.ResultOffsetBytes, e.ResultBytes)
-	if err != nil || len(room) < len(encode(&g)) {
-		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "result room has %d bytes: a group needs %d", len(room), len(encode(&g)))
+	room, err := c.resultRoom(e, len(encode(&g)), "the group's descriptor")
+	if err != nil {
+		return out, nil, err
 	}
 	m, job, err := b.store.Map(c, c.arena, t, args.Init, args.GroupRows)
 	if err != nil {

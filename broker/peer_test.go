@@ -52,7 +52,7 @@ func startBroker(t *testing.T, change func(*Config)) *Broker {
 
 func attachPeer(t *testing.T, b *Broker) *peer {
 	t.Helper()
-	conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), AttachSocket))
+	conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
 	require.NoError(t, err)
 	p := &peer{t: t, conn: conn}
 	t.Cleanup(p.close)

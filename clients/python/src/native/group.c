@@ -85,7 +85,7 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row)
     return view;
 }
 
-static int check_index(Py_ssize_t index)
+int check_index(Py_ssize_t index)
 {
     if (index == 0)
         return 0;

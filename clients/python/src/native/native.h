@@ -186,6 +186,8 @@ PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits);
 PyObject *view_array(View *view);
 /* The same bytes with one dimension; takes the view. */
 View *view_flat(View *view);
+/* IndexError unless a group of a fixed attribute has tensor `index`. */
+int check_index(Py_ssize_t index);
 
 PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *view_dlpack_device(PyObject *self, PyObject *unused);

@@ -327,14 +327,6 @@ static const cbd_group *group_open(PyObject *self)
     return NULL;
 }
 
-static int check_index(Py_ssize_t index)
-{
-    if (index == 0)
-        return 0;
-    PyErr_Format(PyExc_IndexError, "tensor %zd does not exist: a group of a fixed attribute has one, 0", index);
-    return -1;
-}
-
 static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"i", "flat", NULL};
