@@ -42,6 +42,7 @@ type Broker struct {
 	clients   []*client
 	objects   map[uint64]*segmentObject
 	notes     []control.Change
+	parked    []parked // ops that wait for other clients' ops
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
 	sleepOnce func()
@@ -157,7 +158,7 @@ func (b *Broker) makeMemory() (err error) {
 	b.memory.Holders = b.holders
 	b.store, err = snapshot.NewStore(snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
 		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
-		OnSeal: b.onSeal}, b.directoryMap.Bytes(), b.memory)
+		OnSeal: b.onSeal, OnGroup: b.onGroup}, b.directoryMap.Bytes(), b.memory)
 	b.memory.Grow = b.grow
 	return err
 }

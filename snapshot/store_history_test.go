@@ -340,7 +340,7 @@ func (h *history) mapSome(c *historyClient) {
 	if !h.outcome(want, err, "map "+name) {
 		return
 	}
-	g := s.session.Group()
+	g := s.session.Group(0)
 	require.EqualValues(h.t, len(s.prims)*rowBytes, g.Block.LengthBytes)
 	require.EqualValues(h.t, len(s.prims), g.Rows)
 	if c.arena.pages {
@@ -352,7 +352,7 @@ func (h *history) mapSome(c *historyClient) {
 		if n := h.naive.find(name, rowBytes); n != nil && init == protocol.InitCurrent && n.sealed[prim].Value != "" {
 			want = n.sealed[prim].Value
 		}
-		row := s.session.block.Bytes[i*rowBytes : (i+1)*rowBytes]
+		row := s.session.groups[0].block.Bytes[i*rowBytes : (i+1)*rowBytes]
 		if init != protocol.InitNone {
 			require.Equal(h.t, want, string(row), "init %d (behaviour 180)", init)
 		}
