@@ -19,6 +19,7 @@ type Stage struct{ client *client }
 // client is the attachment itself, which views, sessions and ops share with the Stage.
 type client struct {
 	options     Options
+	dir         string // the stage's runtime directory
 	identity    ring.Identity
 	guard       bool
 	conn        *shm.Conn

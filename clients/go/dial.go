@@ -80,7 +80,7 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	if err != nil {
 		return nil, &Error{Status: protocol.StatusNotFound, Text: "attaching to stage " + o.Stage + ": " + err.Error(), cause: err}
 	}
-	c := &client{options: o, conn: conn, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}}
+	c := &client{options: o, dir: dir, conn: conn, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}}
 	err = c.attach(ctx)
 	if err == nil && named {
 		err = c.checkStage(dir)
