@@ -131,6 +131,8 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	seal := e.Flags&protocol.FlagSeal != 0
 	switch {
 	case e.Flags&protocol.FlagAbort != 0:
+		b.store.AbortSession(m)
+		return out, nil, nil
 	case m.Split():
 		out, job, err = b.unmapShared(c, m, e.Flags)
 		if err == errParked {

@@ -315,15 +315,20 @@ func (s *Store) file(m *Session, index uint64, job *Job) {
 	}
 }
 
-// EndSession forgets a session; without a commit nothing of it becomes visible
-// (rule M3).
-func (s *Store) EndSession(m *Session) {
+// EndSession forgets a session. What it did not hand back never becomes visible; of
+// several groups none does then.
+func (s *Store) EndSession(m *Session) { s.endSession(m, m.Done()) }
+
+// AbortSession ends a session in nothing (rule M3): of several groups, those that were
+// handed back are taken back, unless they are sealed.
+func (s *Store) AbortSession(m *Session) { s.endSession(m, m.Done() && m.arena == nil) }
+
+func (s *Store) endSession(m *Session, committed bool) {
 	if s.sessions[m.ID] != m {
 		return
 	}
 	delete(s.sessions, m.ID)
 	m.ended = true
-	committed := m.Done()
 	for i := range m.groups {
 		g := &m.groups[i]
 		committed = committed || m.arena == nil && g.filing
@@ -368,7 +373,7 @@ func (s *Store) AbortSessions(owner any) (n int) {
 			s.giveUpClaims(m, owner)
 		}
 		if m.Owner == owner {
-			s.EndSession(m)
+			s.AbortSession(m)
 			n++
 		}
 	}

@@ -260,7 +260,7 @@ func TestAbortedSessionsOfSeveralGroups(t *testing.T) {
 			require.Len(t, f.store.lent, 2, "the owner's own too: it is not proven dead")
 			f.store.ReleaseLent(owner)
 		} else {
-			f.store.EndSession(m)
+			f.store.AbortSession(m)
 		}
 		require.NotNil(t, block.Bytes)
 		require.Len(t, f.store.lent, 1)
@@ -272,6 +272,22 @@ func TestAbortedSessionsOfSeveralGroups(t *testing.T) {
 		require.Equal(t, "\x00\x00\x00\x00\x00\x00", f.rows(), "the write, and nothing of the session")
 		f.checkBooks()
 	}
+}
+
+// TestAbortAfterAllGroups: a session whose groups were all handed back has not been
+// committed yet (rule M3).
+func TestAbortAfterAllGroups(t *testing.T) {
+	f := newShares(t, 4, Config{})
+	m := f.map3(1, 2, protocol.InitZero)
+	for i := range 2 {
+		_, err := f.claim(anna, m, uint64(i))
+		require.NoError(t, err)
+		require.NoError(t, f.unmap(anna, m, uint32(i), true))
+	}
+	f.store.AbortSession(m)
+	f.seal(1, protocol.ScopeAll)
+	require.Empty(t, f.rows())
+	f.checkBooks()
 }
 
 // TestGroupsThatAreCopiedAndFilledByJobs: abort while a copy is on its way, death while a

@@ -11,7 +11,8 @@
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
  *     fit.c        which of a name's columns a write is for
- *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     map.c, claim.c  groups to fill                                  map.h: struct cbd_session
+ *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
@@ -123,7 +124,7 @@ struct rooms {
 struct deferred {
     struct deferred *next;
     uint32_t opcode, flags;
-    uint64_t handle;
+    uint64_t handle, value;
 };
 
 struct ring {

@@ -32,7 +32,7 @@ from ._errors import (
     Timeout,
 )
 from ._native import ABI_VERSION, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
-from ._types import ALL, DType, Has, Kind, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
+from ._types import ALL, DType, Has, Kind, OpenGroup, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
 
 _native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
 
@@ -63,6 +63,7 @@ __all__ = [
     "NotFound",
     "NotSupported",
     "Op",
+    "OpenGroup",
     "OperationFailed",
     "OutOfMemory",
     "OutOfRange",

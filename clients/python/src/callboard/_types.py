@@ -236,6 +236,17 @@ class Write:
         self.dtype = dtype
 
 
+class OpenGroup(NamedTuple):
+    """A group of somebody's map session that waits to be claimed: see Stage.list_groups."""
+
+    session: int
+    index: int
+    ordinal: int
+    first_prim: int
+    rows: int
+    attempt: int
+
+
 class Has(NamedTuple):
     """A filter of Stage.query: prims that carry the attribute. Filters are not part of this version."""
 
