@@ -3,6 +3,7 @@ package snapshot
 import (
 	"sync/atomic"
 
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -91,6 +92,9 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 		if nameID, err = s.dictionary.intern(protocol.StringToken, name); err != nil {
 			return nil, err
 		}
+	}
+	if fault.On(fault.SemanticLost) {
+		schema.Semantic = 0
 	}
 	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
 	raw, err := s.attributes.entry(uint64(c.index))

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/shm"
 )
@@ -155,6 +156,9 @@ func (s *Store) publishFloors(epoch, stampNs uint64) {
 	n := 0
 	rows := slice[protocol.FloorRow](b.Bytes, sizeOf[protocol.FloorTable](), len(s.floors.byName))
 	for id, floor := range s.floors.byName {
+		if fault.On(fault.FloorsStale) {
+			floor--
+		}
 		rows[n] = protocol.FloorRow{NameID: id, Floor: floor}
 		n++
 	}

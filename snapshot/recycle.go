@@ -1,6 +1,9 @@
 package snapshot
 
-import "callboard/tensor"
+import (
+	"callboard/fault"
+	"callboard/tensor"
+)
 
 // logVersions is how many versions back it is known which rows changed (rule O7).
 const logVersions = 16
@@ -132,6 +135,9 @@ func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
 	}
 	for q := now - behind + 1; q <= now; q++ {
 		d := &c.log[q%logVersions]
+		if fault.On(fault.DirtyRangeLost) {
+			continue
+		}
 		if len(d.single) > 0 {
 			if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), d.single, d.single); err != nil {
 				panic("snapshot: copying rows of the log: " + err.Error())
