@@ -36,6 +36,7 @@ type column struct {
 
 	pending    []*capture // unsealed, by ordinal, then as accepted (rule O1)
 	log        [logVersions]changed
+	due        due
 	spares     []spare
 	tombstones tombstones
 }
