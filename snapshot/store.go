@@ -231,6 +231,12 @@ func (s *Store) Intern(sort uint32, text string) (uint64, error) {
 	return s.dictionary.intern(sort, text)
 }
 
+// Find gives the id of a token or a path that was interned already.
+func (s *Store) Find(sort uint32, text string) (id uint64, ok bool) {
+	id, ok = s.dictionary.ids[sort-protocol.StringToken][text]
+	return id, ok
+}
+
 // Text resolves an id.
 func (s *Store) Text(id uint64) (string, bool) { return s.dictionary.text(id) }
 
