@@ -23,6 +23,7 @@ type capture struct {
 	bytes   []byte
 	staged  bool   // block is a producer's: it may become a version, it is never written to (rule S4)
 	filling bool   // a Job copies into block
+	watched bool   // a filter looks at prims and from, or has
 	charged uint64 // of Store.unsealedBytes
 	copied  uint64 // bytes that were copied into block
 
@@ -53,6 +54,9 @@ func (s *Store) newCapture() *capture {
 func (s *Store) dropCapture(k *capture) {
 	s.memory.Drop(k.block)
 	s.unsealedBytes -= k.charged
+	if k.watched {
+		return
+	}
 	*k = capture{ownPrims: k.ownPrims[:0], ownFrom: k.ownFrom[:0]}
 	s.captures = append(s.captures, k)
 }
