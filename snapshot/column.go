@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
 	"callboard/fault"
 	"callboard/protocol"
 )
@@ -109,7 +107,7 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 	e.NameID, e.Schema, e.RowBytes, e.Retain, e.Handoff = nameID, schema, rowBytes, retain, handoff
 	e.SlotPages = s.firstSlotPage
 	c.entry = e
-	atomic.StoreUint32(&e.State, protocol.AttributeLive)
+	store32(&e.State, protocol.AttributeLive)
 	s.columns = append(s.columns, c)
 	if name != floorName {
 		if c.attribute = s.byName[name]; c.attribute == nil {
@@ -118,7 +116,7 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 		}
 		c.attribute.columns = append(c.attribute.columns, c)
 	}
-	atomic.StoreUint32(&s.root.AttributeCount, uint32(len(s.columns)))
+	store32(&s.root.AttributeCount, uint32(len(s.columns)))
 	return c, nil
 }
 
@@ -146,8 +144,8 @@ func (s *Store) growSlots(c *column) error {
 		s.firstSlotPage = place
 	} else {
 		next := &c.lastPage.Next
-		atomic.StoreUint64(&next.OffsetBytes, place.OffsetBytes)
-		atomic.StoreUint64(&next.Segment, place.Segment)
+		store64(&next.OffsetBytes, place.OffsetBytes)
+		store64(&next.Segment, place.Segment)
 	}
 	first := len(c.slots)
 	for i := range page.Slots {

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"slices"
-	"sync/atomic"
 
 	"callboard/fault"
 	"callboard/protocol"
@@ -26,7 +25,7 @@ func (s *Store) noteExcess(c *column) {
 // (rule V3): look at the pins, raise the horizons, look again. hard: also what
 // only retention keeps.
 func (s *Store) reclaim(hard bool) (freed bool) {
-	if len(s.excess) == 0 || s.reclaiming {
+	if len(s.excess) == 0 || s.reclaiming || s.pinsUnknown {
 		return false // a block given back may retire a segment, whose note may need memory
 	}
 	s.reclaiming = true
@@ -50,9 +49,9 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 			s.victims = append(s.victims, victim{c, v})
 		}
 		if horizon > c.entry.Horizon {
-			atomic.StoreUint64(&c.entry.Horizon, horizon)
+			store64(&c.entry.Horizon, horizon)
 			if horizon > s.root.HorizonAny {
-				atomic.StoreUint64(&s.root.HorizonAny, horizon)
+				store64(&s.root.HorizonAny, horizon)
 			}
 		}
 	}

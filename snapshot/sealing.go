@@ -104,6 +104,7 @@ func (z *sealing) moves() bool {
 // begin takes all that the seal needs, and copies, at once or by a Job.
 func (z *sealing) begin() (Outcome, *Job, error) {
 	s := z.store
+	s.pinsUnknown = false
 	for _, y := range s.active {
 		if z.waitsFor(y) {
 			z.drop()
@@ -249,6 +250,7 @@ func (z *sealing) copy() {
 	}
 	for i := range z.folds {
 		z.folds[i].copy()
+		step()
 	}
 }
 
