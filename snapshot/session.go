@@ -3,6 +3,7 @@ package snapshot
 import (
 	"sync/atomic"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -119,7 +120,7 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 	var src *Block
 	var rows []uint32
 	var count uint64
-	if c := s.columnOf(m); c != nil && m.init == protocol.InitCurrent {
+	if c := s.columnOf(m); c != nil && m.init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
 		if from := c.latest(); from != nil && from.rows > 0 {
 			found, _, _ := g.query.lookUp(c.layout)
 			rows = append(rows, found[:g.rows]...) // the query may be used for another layout meanwhile

@@ -380,3 +380,31 @@ func TestWhatCannotBeSplit(t *testing.T) {
 	f.store.AbortSessions(owner)
 	f.checkBooks()
 }
+
+// TestSharedSegmentsAreNotTakenOver: a broker that recovers retires them, since nobody
+// knows who else may still write there; what was captured of the session is gone (rule B1).
+func TestSharedSegmentsAreNotTakenOver(t *testing.T) {
+	f := newShares(t, 4, Config{})
+	_, err := f.write(f.q, "a", bytesSchema(8), 1, make([]byte, 32))
+	require.NoError(t, err)
+	f.seal(1, protocol.ScopeAll)
+	m := f.map3(2, 2, protocol.InitNone)
+	_, err = f.claim(anna, m, 0)
+	require.NoError(t, err)
+	shared := m.Group(0).Block.Segment
+	require.NoError(t, f.unmap(anna, m, 0, true))
+
+	var segments []*Segment
+	for _, seg := range f.memory.segments {
+		segments = append(segments, &Segment{ID: seg.ID, Bytes: seg.Bytes})
+	}
+	memory := NewMemory(1 << 30)
+	got, err := Recover(Config{Generation: 12345, Incarnation: 2, Stage: "default", Host: "here"}, f.root, memory, segments)
+	require.NoError(t, err)
+	require.Len(t, got.Unused, 1)
+	require.Equal(t, shared, got.Unused[0].ID)
+	require.Nil(t, memory.Segment(shared))
+	raw, ok := got.Store.segments.have(shared - 1)
+	require.True(t, ok)
+	require.EqualValues(t, protocol.SegmentRetired, at[protocol.SegmentEntry](raw, 0).State)
+}
