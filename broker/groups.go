@@ -169,7 +169,7 @@ func (b *Broker) unmapShared(c *client, m *snapshot.Session, flags uint32) (out 
 	if !m.Done() {
 		return out, nil, errParked
 	}
-	out.Handle = m.ID
+	out.Handle, out.Ordinal = m.ID, m.Group(0).Ordinal
 	if flags&protocol.FlagSeal != 0 {
 		out.Outcome, job, err = b.store.SealSession(m)
 	}
