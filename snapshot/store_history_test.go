@@ -26,6 +26,7 @@ type history struct {
 	prims   []uint64
 	queries []*Query
 	clients []*historyClient
+	shares  []*historyShare
 	stamp   uint64
 	handoff uint32
 	reader  *Reader
@@ -199,6 +200,11 @@ func (h *history) next() {
 		h.grown(r)
 	}
 	c := h.clients[h.random.IntN(len(h.clients))]
+	if h.random.IntN(6) == 0 {
+		h.shareSome(c)
+		h.check()
+		return
+	}
 	switch k := h.random.IntN(100); {
 	case k < 25:
 		h.writeSome()
@@ -467,8 +473,9 @@ func (h *history) declareSome() {
 func (h *history) die(c *historyClient) {
 	h.settle() // a client with a copy on its way is not buried
 	h.step(func() {
-		require.Equal(h.t, len(c.sessions), h.store.AbortSessions(c))
+		require.Equal(h.t, len(c.sessions)+h.dieSharing(c), h.store.AbortSessions(c))
 		h.store.RemovePins(&c.pinSet)
+		h.dropLentOf(c)
 		h.memory.CloseArena(c.arena)
 	})
 	h.clients[slices.Index(h.clients, c)] = h.newClient()
