@@ -29,13 +29,24 @@ type historyGroup struct {
 	done        bool
 }
 
-// shareSome opens a session of several groups, or does something with one that is open.
+// shareSome opens a session of several groups, or does some things with one that is open.
 func (h *history) shareSome(c *historyClient) {
 	if len(h.shares) == 0 || len(h.shares) < 3 && h.random.IntN(4) == 0 {
 		h.openShare(c)
+	}
+	if len(h.shares) == 0 {
 		return
 	}
+	h.settle() // a seal on its way may pass the session
 	s := h.shares[h.random.IntN(len(h.shares))]
+	for range h.random.IntN(12) {
+		if slices.Contains(h.shares, s) {
+			h.share(s, h.clients[h.random.IntN(len(h.clients))])
+		}
+	}
+}
+
+func (h *history) share(s *historyShare, c *historyClient) {
 	i := h.random.IntN(len(s.groups))
 	g := &s.groups[i]
 	over := s.failed || s.session.ordinal <= h.naive.floor(s.name) && !s.done()
@@ -86,7 +97,6 @@ func (h *history) openShare(c *historyClient) {
 }
 
 func (h *history) claimGroup(s *historyShare, i int, c *historyClient) {
-	h.settle()
 	g := &s.groups[i]
 	_, err := h.run(func() (Outcome, *Job, error) {
 		_, _, job, err := h.store.Claim(c, s.session.ID, uint64(i))
@@ -116,7 +126,6 @@ func (h *history) claimGroup(s *historyShare, i int, c *historyClient) {
 func (h *history) unmapShared(s *historyShare, i int) {
 	g := &s.groups[i]
 	sel, _ := h.selection(g.rows, true)
-	h.settle()
 	prims, values := targetsOf(s.prims[g.first:][:g.rows], g.fresh, &sel)
 	want := h.naive.admits(s.name, s.rowBytes, s.session.ordinal, false, prims)
 	adopt := h.random.IntN(3) > 0
@@ -136,7 +145,6 @@ func (h *history) unmapShared(s *historyShare, i int) {
 
 // endShare commits or aborts; what was handed back and not sealed is taken back then.
 func (h *history) endShare(s *historyShare, commit bool) {
-	h.settle()
 	h.shares = slices.DeleteFunc(h.shares, func(other *historyShare) bool { return other == s })
 	if commit {
 		require.True(h.t, s.session.Done())
