@@ -164,7 +164,7 @@ func filterRequest(handle uint64, f *snapshot.Filter) request {
 		}
 		for i := range f.Predicates {
 			p := &f.Predicates[i]
-			e := protocol.FilterPredicate{Operator: p.Operator, NameBytes: uint32(len(p.Name)), NameOffsetBytes: uint32(at)}
+			e := protocol.FilterPredicate{Relation: p.Operator, NameBytes: uint32(len(p.Name)), NameOffsetBytes: uint32(at)}
 			at += (copy(dst[at:], p.Name) + 3) &^ 3
 			if len(p.Values) > 0 {
 				e.ValuesOffsetBytes = list(p.Values)
