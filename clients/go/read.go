@@ -206,12 +206,12 @@ func (r *Read) changed(c *client, p part, w *changes) ([]part, error) {
 }
 
 // withoutReturned leaves of groups of deletes the prims that do not carry the attribute
-// now, in any of its schemas.
+// now, in any of its schemas, and puts these groups at the end.
 func withoutReturned(parts []part) []part {
 	if !slices.ContainsFunc(parts, func(p part) bool { return p.deleted != nil }) {
 		return parts
 	}
-	var kept []part
+	var kept, deletes []part
 	for _, p := range parts {
 		if p.deleted == nil {
 			kept = append(kept, p)
@@ -224,10 +224,10 @@ func withoutReturned(parts []part) []part {
 		})
 		if len(gone) > 0 {
 			p.deleted = gone
-			kept = append(kept, p)
+			deletes = append(deletes, p)
 		}
 	}
-	return kept
+	return append(kept, deletes...)
 }
 
 // Epoch is the epoch that the read is of; 0 when nothing was ever sealed.
