@@ -115,6 +115,9 @@ func (s *Stage) SubmitQuery(terms ...Term) (*Query, error) {
 	for _, term := range terms {
 		term(&f)
 	}
+	if c.reader.Directory().Header.Features&protocol.FeatureFilter == 0 {
+		return nil, refused(fail(protocol.StatusNotSupported, "queries by filter are not part of this broker's version"))
+	}
 	if err := snapshot.CheckFilter(&f, c.schemas); err != nil {
 		return nil, refused(err)
 	}

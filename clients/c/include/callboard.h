@@ -598,7 +598,7 @@ typedef struct cbd_read_group {
     int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
     int32_t contiguous;  /* 1: row i is prim i */
     int64_t shape[CBD_NDIM_MAX];
-    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain */
+    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain; NULL of "@path", whose data is the group's own */
     uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
     uint32_t reserved;
 } cbd_read_group;
@@ -606,7 +606,9 @@ typedef struct cbd_read_group {
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
  * broker and, once memory is mapped, no system call. *read is the caller's: cbd_read_release.
  * Attributes that do not exist, were never sealed or have none of the prims give no
- * group. LIMIT: this client has too many bytes pinned; the text names its oldest pins. */
+ * group. "@path" gives the path ids of all prims of the query, whether they exist or not. A query
+ * that is still running is waited for when the first group is fetched. LIMIT: this client has
+ * too many bytes pinned; the text names its oldest pins. */
 CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                        cbd_read **read, cbd_error *error);
 
