@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"slices"
+
+	"callboard/fault"
 )
 
 // Query is an ordered list of prims. It belongs to one client.
@@ -23,6 +25,9 @@ func NewQuery() *Query { return &Query{} }
 // Add appends a prim.
 func (q *Query) Add(path uint64) {
 	q.prims = append(q.prims, path)
+	if fault.On(fault.QueryUnordered) {
+		slices.Sort(q.prims)
+	}
 	q.cacheOf = nil
 }
 

@@ -240,7 +240,8 @@ var vectors = []vector{
 	{"directory_header", "The root at epoch 17, with first and last pages of every table.", []any{directory()}},
 	{"attribute_entry", "Column 1, \"position\", of which 12 versions were published.", []any{protocol.AttributeEntry{
 		NameID: position, State: protocol.AttributeLive, Schema: vec3, RowBytes: 240, Retain: 8, Handoff: protocol.HandoffAdopt,
-		Horizon: 13, SlotPages: protocol.Ref{Segment: 2, OffsetBytes: 16384}, LatestSlot: 31, VersionCount: 12, AdoptedCount: 7,
+		TombstonesNext: protocol.BlockRef{Segment: 2, OffsetBytes: 32768, LengthBytes: 1536},
+		Horizon:        13, SlotPages: protocol.Ref{Segment: 2, OffsetBytes: 16384}, LatestSlot: 31, VersionCount: 12, AdoptedCount: 7,
 		ScatteredCount: 5, AdoptRefusedCount: 3, CopiedBytes: 1200,
 	}}},
 	{"version_slot", "A living version of two rows, adopted, with ordinals of its own for each row.", []any{slot()}},

@@ -1449,8 +1449,9 @@ typedef struct cbd_abi_attribute_entry {
     uint32_t retain;
     /* handoff is CBD_HANDOFF_ADOPT or CBD_HANDOFF_COPY. */
     uint32_t handoff;
-    /* reserved is 0. */
-    uint8_t reserved[24];
+    /* tombstones_next is the ring that is about to replace tombstones, for the recovery of a
+     * broker that was killed meanwhile; Segment 0: none. Readers ignore it. */
+    cbd_abi_block_ref tombstones_next;
     /* horizon: no reader may start to read a version that died at or before it; only rises
      * (rules V2, V3). */
     uint64_t horizon;
@@ -1491,7 +1492,7 @@ CBD_ABI_FIELD(cbd_abi_attribute_entry, schema, 16);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, row_bytes, 88);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, retain, 96);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, handoff, 100);
-CBD_ABI_FIELD(cbd_abi_attribute_entry, reserved, 104);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, tombstones_next, 104);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, horizon, 128);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, slot_pages, 136);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, latest_slot, 152);

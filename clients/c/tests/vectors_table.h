@@ -454,7 +454,7 @@ static const vector_field vector_fields_attribute_entry[] = {
     VECTOR_FIELD(cbd_abi_attribute_entry, row_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, retain, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, handoff, 1, NULL),
-    VECTOR_FIELD(cbd_abi_attribute_entry, reserved, 24, NULL),
+    VECTOR_FIELD(cbd_abi_attribute_entry, tombstones_next, 1, &vector_struct_block_ref),
     VECTOR_FIELD(cbd_abi_attribute_entry, horizon, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, slot_pages, 1, &vector_struct_ref),
     VECTOR_FIELD(cbd_abi_attribute_entry, latest_slot, 1, NULL),

@@ -1293,8 +1293,10 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("retain", 96, "I", 1),
             # handoff is HANDOFF_ADOPT or HANDOFF_COPY.
             ("handoff", 100, "I", 1),
-            # reserved is 0.
-            ("reserved", 104, "s", 24),
+            # tombstones_next is the ring that is about to replace tombstones, for the
+            # recovery of a broker that was killed meanwhile; Segment 0: none. Readers
+            # ignore it.
+            ("tombstones_next", 104, "BlockRef", 1),
             # horizon: no reader may start to read a version that died at or before it;
             # only rises (rules V2, V3).
             ("horizon", 128, "Q", 1),
