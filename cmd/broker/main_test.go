@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beProgram) != "" {
 		main()
 	}
+	if os.Getenv(beWriter) != "" {
+		write()
+		return
+	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // else each process under the race detector ends a second later
 	os.Exit(m.Run())
 }
@@ -104,6 +108,8 @@ func TestExitCodesAreTheSameForEveryCommand(t *testing.T) {
 		{"serve --memory 0", exitUsage, "at least 1 byte"},
 		{"serve --handoff lend", exitUsage, `"lend": expected adopt or copy`},
 		{"serve --retain 0", exitUsage, "expected at least 1"},
+		{"serve --allow-uid alice", exitUsage, `--allow-uid: "alice" is no id`},
+		{"serve --allow-gid -1", exitUsage, `--allow-gid: "-1" is no id`},
 		{"serve --log-level loud", exitUsage, `"loud"`},
 		{"serve --nats-creds x", exitUsage, "--nats-url"},
 		{"serve --nats-ca x", exitUsage, "--nats-url"},

@@ -25,6 +25,7 @@ type serveFlags struct {
 	stage, handoff, shmDir, logLevel  *string
 	natsURL, natsCreds, observerCreds *string
 	natsNKey, natsTokenFile           *string
+	allowUIDs, allowGIDs              *string
 	natsCA, natsCert, natsKey         *string
 	memory, unsealed                  sizeValue
 	retain                            *uint32
@@ -64,6 +65,8 @@ Memory is taken as it is needed, up to --memory. A container's /dev/shm often ha
 		natsCert:      flags.String("nats-cert", "", "certificate for a server that asks for one"),
 		natsKey:       flags.String("nats-cert-key", "", "key of --nats-cert"),
 		observerCreds: flags.String("nats-observer-creds", "", "credentials file that observers get for --nats-url"),
+		allowUIDs:     flags.String("allow-uid", "", "numbers of other users that may attach, like 1000,1001"),
+		allowGIDs:     flags.String("allow-gid", "", "numbers of groups whose members may attach"),
 		logLevel:      flags.String("log-level", "info", "debug, info, warn or error"),
 		quiet:         flags.Bool("quiet", false, "no ready line, and no log but errors"),
 		untilStdinCloses: flags.Bool(untilStdinCloses, false,
@@ -120,6 +123,12 @@ func (f *serveFlags) config(logTo io.Writer) (config broker.Config, err error) {
 		level = slog.LevelError
 	}
 	config.Log = slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: level}))
+	if config.Access.UIDs, err = shm.ParseIDs(*f.allowUIDs); err != nil {
+		return config, usagef("--allow-uid: %v", err)
+	}
+	if config.Access.GIDs, err = shm.ParseIDs(*f.allowGIDs); err != nil {
+		return config, usagef("--allow-gid: %v", err)
+	}
 	config.External, err = f.external()
 	return config, err
 }
