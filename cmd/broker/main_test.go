@@ -133,7 +133,7 @@ func TestExitCodesAreTheSameForEveryCommand(t *testing.T) {
 
 // Help is the first thing a newcomer sees: every command has examples or needs none, and the codes are there.
 func TestHelpOfEveryCommandHasExamplesAndExitCodes(t *testing.T) {
-	for _, name := range []string{"serve", "demo", "ls", "info", "read", "watch", "gc"} {
+	for _, name := range []string{"serve", "demo", "ls", "info", "read", "watch", "gc", "doctor"} {
 		code, out, _ := call(name, "--help")
 		require.Equal(t, exitOK, code)
 		require.Contains(t, out, "Examples:", name)
