@@ -256,10 +256,10 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		var shape, data string
+		kind, shape, data := "fixed", "", ""
 		var dtype callboard.DType
 		if g.IsArray() {
-			dtype = g.DType()
+			kind, dtype = "array", g.DType()
 			shape, data, err = raggedRows(g, g.Rows())
 		} else {
 			var array callboard.Tensor
@@ -271,7 +271,7 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 		}
 		d.handles[c.arg(0)+"."+strconv.Itoa(n)] = mapped{g, m}
 		n++
-		a.parts = append(a.parts, "/", "rows="+strconv.Itoa(g.Rows()), "prims="+join(g.Prims()), "shape="+shape, typeOf(dtype), "data="+data)
+		a.parts = append(a.parts, "/", "rows="+strconv.Itoa(g.Rows()), "prims="+join(g.Prims()), "kind="+kind, "shape="+shape, typeOf(dtype), "data="+data)
 	}
 	return a, nil
 }
