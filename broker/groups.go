@@ -33,8 +33,12 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
+	if t.ElementSizes, err = c.elementSizes(args.ElementSizesOffsetBytes, args.ElementSizesCount); err != nil {
+		return out, nil, err
+	}
 	var g protocol.GroupDescriptor
-	room, err := c.resultRoom(e, len(encode(&g)), "the group's descriptor")
+	head := len(encode(&g))
+	room, err := c.resultRoom(e, head+8*len(t.ElementSizes), "the group's descriptor and element_sizes")
 	if err != nil {
 		return out, nil, err
 	}
@@ -48,7 +52,13 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	case m.Prims() == 0:
 		out.Count = 0
 	case !m.Split():
-		out.resultBytes = uint32(copy(room, encode(&g)))
+		if len(t.ElementSizes) > 0 {
+			g.ElementSizesOffsetBytes = uint32(head)
+			for i, n := range t.ElementSizes {
+				putWord(room[head:], i, n)
+			}
+		}
+		out.resultBytes = uint32(copy(room, encode(&g)) + 8*len(t.ElementSizes))
 	}
 	return out, job, nil
 }

@@ -290,8 +290,22 @@ func (c *client) entry(e *protocol.SubmissionEntry, i uint64, mode uint32) (entr
 		return entry, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload of %d bytes at %d: the arguments have %d", t.Name, w.Payload.LengthBytes, w.Payload.OffsetBytes, size)
 	}
 	entry = snapshot.Entry{Target: *t, Bytes: c.arguments[w.Payload.OffsetBytes:][:w.Payload.LengthBytes], Rows: w.PayloadRows}
-	entry.Selection, err = c.selection(&w.Selection)
+	if entry.Target.ElementSizes, err = c.elementSizes(w.ElementSizesOffsetBytes, w.ElementSizesCount); err == nil {
+		entry.Selection, err = c.selection(&w.Selection)
+	}
 	return entry, err
+}
+
+// elementSizes reads the element counts of an array's rows; nil: none are given.
+func (c *client) elementSizes(offset, count uint32) ([]uint64, error) {
+	if count == 0 {
+		return nil, nil
+	}
+	sizes, ok := words[uint64](c.arguments, uint64(offset), uint64(count))
+	if !ok {
+		return nil, c.short(fmt.Sprintf("element_sizes of %d entries at %d", count, offset), int(offset)+8*int(count))
+	}
+	return sizes, nil
 }
 
 // target reads what is written where.

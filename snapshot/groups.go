@@ -32,6 +32,9 @@ func (s *Store) split(m *Session, arena *Arena, groupRows uint64) error {
 	if count > protocol.GroupsMax {
 		return protocol.Errorf(protocol.StatusLimit, "group_rows is %d: %d prims make %d groups, the limit is %d; use %d or more", groupRows, m.rows, count, protocol.GroupsMax, (m.rows-1)/protocol.GroupsMax+1)
 	}
+	if m.starts != nil {
+		return protocol.Errorf(protocol.StatusNotSupported, "attribute %q: group_rows is %d for %d prims: a session of kind array has one group in this version; use 0", m.target.Name, groupRows, m.rows)
+	}
 	if m.target.Next {
 		return protocol.Errorf(protocol.StatusNotSupported, "group_rows is %d for %d prims: a session of several groups needs an ordinal, since the next one may be another for each group", groupRows, m.rows)
 	}

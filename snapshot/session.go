@@ -16,8 +16,9 @@ type Session struct {
 	ID      uint64
 	Owner   any // whose handle it is; compared only
 	target  Target
-	rows    uint64 // of all groups
-	row     uint64 // bytes of a row
+	rows    uint64   // of all groups
+	row     uint64   // bytes of a row; of an array none: starts says
+	starts  []uint64 // of an array: where each row begins in bytes, and the last one ends
 	ordinal uint64
 	init    uint32
 	column  uint32 // its index, NoColumn where the attribute does not exist yet
@@ -85,15 +86,25 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 		return nil, err
 	}
 	rows := t.Query.Size()
+	starts, err := sessionStarts(t, &r.schema, rows)
+	if err != nil {
+		return nil, err
+	}
+	if r.schema.Kind == protocol.KindArray {
+		r.rowBytes = 0
+	}
 	size, err := bytesOf(t.Name, rows, r.rowBytes)
 	if err != nil {
 		return nil, err
 	}
+	if starts != nil {
+		size = starts[rows]
+	}
 	if init > protocol.InitCurrent {
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
 	}
-	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, ordinal: ordinal, init: init, column: protocol.NoColumn}
-	m.target.Schema, m.target.Ordinal = r.schema, ordinal
+	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, starts: starts, ordinal: ordinal, init: init, column: protocol.NoColumn}
+	m.target.Schema, m.target.Ordinal, m.target.ElementSizes = r.schema, ordinal, nil
 	if r.column != nil {
 		m.column = r.column.index
 	}
@@ -111,7 +122,7 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 // top. Claimants learn from the block, behind the rows, which prims the rows are for.
 func (s *Store) fillGroup(m *Session, index int) *Job {
 	g := &m.groups[index]
-	size := g.rows * m.row
+	size := m.offset(g.rows)
 	if g.rows == 0 || m.arena == nil && (m.init == protocol.InitNone || size == 0) {
 		return nil
 	}
@@ -120,11 +131,16 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 	var src *Block
 	var rows []uint32
 	var count uint64
+	var pieces []sealedRow
 	if c := s.columnOf(m); c != nil && m.init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
 		if from := c.latest(); from != nil && from.rows > 0 {
 			found, _, _ := g.query.lookUp(c.layout)
-			rows = append(rows, found[:g.rows]...) // the query may be used for another layout meanwhile
-			src, count = from.block.Hold(), from.rows
+			if m.starts != nil {
+				pieces = s.sealedRows(m, c, found[:g.rows])
+			} else {
+				rows = append(rows, found[:g.rows]...) // the query may be used for another layout meanwhile
+				src, count = from.block.Hold(), from.rows
+			}
 		}
 	}
 	end := func() {
@@ -133,6 +149,9 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 		}
 		s.memory.Drop(dst)
 		s.memory.Drop(src)
+		for i := range pieces {
+			s.memory.Drop(pieces[i].from)
+		}
 	}
 	prims := g.query.prims[:g.rows]
 	job := &Job{
@@ -145,6 +164,9 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 				if uint64(row) < count {
 					copy(dst.Bytes[uint64(i)*m.row:][:m.row], src.Bytes[uint64(row)*m.row:])
 				}
+			}
+			for i := range pieces {
+				pieces[i].copyTo(dst.Bytes)
 			}
 			if m.arena != nil {
 				putPrims(dst.Bytes[m.primsOffset(g.rows):], prims)
@@ -192,7 +214,7 @@ func (m *Session) Group(index uint32) protocol.GroupDescriptor {
 	}
 	if g.block != nil && g.claimant != nil {
 		d.Block, d.LeaseBytes = g.block.Ref, g.block.Ref.LengthBytes
-		d.Block.LengthBytes = g.rows * m.row
+		d.Block.LengthBytes = m.offset(g.rows)
 		if m.arena != nil {
 			d.PrimsOffsetBytes = m.primsOffset(g.rows)
 		}
@@ -213,6 +235,14 @@ func (g *group) state() uint32 {
 // Gone gives what tells whether nobody can claim the group's present attempt any more.
 // Any goroutine may ask it.
 func (m *Session) Gone(index uint32) func() bool { return m.groups[index].gone.Load }
+
+// offset is where a row begins in the session's bytes.
+func (m *Session) offset(row uint64) uint64 {
+	if m.starts != nil {
+		return m.starts[row]
+	}
+	return row * m.row
+}
 
 // Name is the attribute's name, Schema its schema, Insert its prim mode.
 func (m *Session) Name() string            { return m.target.Name }
@@ -256,9 +286,12 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	if g.query.Size() != g.rows { // it was extended since
 		g.query = g.query.first(g.rows)
 	}
-	p := payload{bytes: g.block.Bytes[:rows*m.row], rows: rows, selection: selection, staged: g.block, adopt: adopt}
+	p := payload{bytes: g.block.Bytes[:m.offset(rows)], rows: rows, selection: selection, staged: g.block, adopt: adopt}
 	if m.arena != nil {
 		p.session = m
+	}
+	if m.starts != nil {
+		p.starts = m.starts[:rows+1]
 	}
 	m.target.Query = g.query
 	out, job, err := s.put(&m.target, p, seal)

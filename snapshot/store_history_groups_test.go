@@ -74,7 +74,7 @@ func (s *historyShare) done() bool {
 func (h *history) openShare(c *historyClient) {
 	name, rowBytes, ordinal := h.what()
 	q := h.queries[h.random.IntN(len(h.queries))]
-	if q.Size() < 2 {
+	if q.Size() < 2 || rowBytes < 0 { // arrays have one group
 		return
 	}
 	h.settle()

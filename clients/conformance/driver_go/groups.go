@@ -16,13 +16,22 @@ func (m mapped) Release() { m.GiveUp() }
 
 // hold keeps a group and describes it.
 func (d *driver) hold(a *answer, name string, g *callboard.MapGroup) (*answer, error) {
-	array, err := g.Array()
+	kind, shape, data := "fixed", "", ""
+	var err error
+	if g.IsArray() {
+		kind = "array"
+		shape, data, err = raggedRows(g, g.Rows())
+	} else {
+		var array callboard.Tensor
+		array, err = g.Array()
+		shape, data = join(array.Shape), hexOf(array.Data)
+	}
 	if err != nil {
 		return nil, err
 	}
 	d.handles[name] = mapped{g}
 	a.parts = append(a.parts, "/", "rows="+strconv.Itoa(g.Rows()), "index="+strconv.Itoa(g.Index()), "attempt="+strconv.Itoa(g.Attempt()), "prims="+join(g.Prims()),
-		"shape="+join(array.Shape), typeOf(array.DType), "data="+hexOf(array.Data))
+		"kind="+kind, "shape="+shape, typeOf(g.DType()), "data="+data)
 	return a, nil
 }
 
