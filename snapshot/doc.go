@@ -88,15 +88,15 @@
 //  6. Each record, at every moment, equals the truth at its own epoch (B2).
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
 //     date by the rows that changed since, as far as the log reaches (rule O7).
-//  8. A filter looks at a survey: versions and captures as they were when it began, held
-//     until it ends. What it looks at is never written to meanwhile, so it may run
-//     beside the loop.
-//  9. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
+//  8. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
 //     and no system call but the wake.
-//  10. A data block is there while a version whose table may refer to it is (V8). When
+//  9. A data block is there while a version whose table may refer to it is (V8). When
 //     what is dead in a column's data blocks outweighs what lives, a seal moves live
 //     rows out of them, as many bytes as it was given and 1 MiB; until the block that
 //     they leave is empty they count twice. Moving a row is no change of it.
+//  10. A filter looks at a survey: versions and captures as they were when it began, held
+//     until it ends. What it looks at is never written to meanwhile, so it may run
+//     beside the loop.
 //
 // # When a peer dies or lies
 //

@@ -178,7 +178,8 @@ typedef struct cbd_connect_options {
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
- * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/.
+ * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/, of this user and then of
+ * the users in $CALLBOARD_TRUST_UID (numbers with commas), whose directories are entered too.
  * On success *stage is the caller's: end with cbd_stage_close, give back with
  * cbd_stage_release. Where neither `name` nor $CALLBOARD_STAGE says a name, whatever stage
  * $CALLBOARD_RUNTIME_DIR serves is accepted.
