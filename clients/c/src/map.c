@@ -13,6 +13,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "python_support.h"
+
+#define TURN_NS UINT64_C(100000000)
+
 struct map_group {
     cbd_group view; /* first */
     struct segment *segment;
@@ -433,7 +437,15 @@ cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t c
     group->unmapped = true;
     cbdi_submit_commit(session->stage, &s, &op);
     /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
-    if (cbd_op_wait(op, UINT64_MAX, NULL, NULL) == CBD_STATUS_OK)
+    bool interrupted = false;
+    while (cbd_op_wait(op, TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
+        interrupted = cbdi_interrupted();
+    if (interrupted) {
+        cbd_op_release(op);
+        return cbdi_fail(error, CBD_STATUS_TIMEOUT, "the wait for \"%.200s\" was interrupted; its rows may be written all the same",
+                         session->name);
+    }
+    if (atomic_load(&op->done) && op->result.status == CBD_STATUS_OK)
         end_session(session, 0);
     if (out != NULL)
         *out = op;

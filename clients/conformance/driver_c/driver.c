@@ -568,7 +568,7 @@ static cbd_status do_map(struct command *c)
         char name[64];
         snprintf(name, sizeof name, "%s.%d", arg(c, 0), n);
         keep(name, GROUP, group);
-        say(" / rows=%" PRIu64 " prims=", group->rows);
+        say(" / kind=%s rows=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows);
         say_numbers(group->prims, group->rows);
         say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
         if (group->arrays == NULL)

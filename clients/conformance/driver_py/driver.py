@@ -352,7 +352,9 @@ class Driver:
             self.handles[f"{c.args[0]}.{n}"] = g
             arrays = [np.asarray(g.array(i)) for i in range(g.rows if g.is_array else 1)]
             shape, data = ";".join(join(a.shape) for a in arrays), ";".join(a.tobytes().hex() for a in arrays)
-            texts.append(f"/ rows={g.rows} prims={join(g.prims)} shape={shape} {typed(g.dtype)} data={data}")
+            kind = "array" if g.is_array else "fixed"
+            prims = join(g.prims)
+            texts.append(f"/ kind={kind} rows={g.rows} prims={prims} shape={shape} {typed(g.dtype)} data={data}")
         return " ".join(texts)
 
     def do_fill(self, c: Command) -> str:
