@@ -64,6 +64,7 @@
 //
 //	write.go incoming.go accept.go delete.go  what may be written, and when
 //	query.go layout.go            which prim has which row
+//	filter*.go                    which prims a query by filter is of
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
 //	ragged*.go                    data blocks of array columns, their writes and sessions
@@ -93,6 +94,9 @@
 //     what is dead in a column's data blocks outweighs what lives, a seal moves live
 //     rows out of them, as many bytes as it was given and 1 MiB; until the block that
 //     they leave is empty they count twice. Moving a row is no change of it.
+//  10. A filter looks at a survey: versions and captures as they were when it began, held
+//     until it ends. What it looks at is never written to meanwhile, so it may run
+//     beside the loop.
 //
 // # When a peer dies or lies
 //

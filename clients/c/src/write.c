@@ -86,7 +86,10 @@ cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, cons
 static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
-    uint64_t size = w->query->count, rows = (uint64_t)w->tensor->shape[0];
+    uint64_t rows = (uint64_t)w->tensor->shape[0];
+    /* Only the broker will know how many prims a query has that is still running. */
+    bool running = atomic_load(&w->query->running);
+    uint64_t size = !running ? w->query->count : o->count == CBD_ALL ? rows : o->count;
     char text[160];
     if (o->count == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count is 0: expected 1 to %llu, or CBD_ALL for every prim",
@@ -99,6 +102,7 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
     if ((o->index_map != NULL || o->mask != NULL) && o->count == CBD_ALL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count must be given with an index_map or mask: it says how long that is");
     w->count = o->count == CBD_ALL ? size : o->count;
+    w->whole = running ? o->count == CBD_ALL : w->count == size;
     if ((w->count != size || o->mask != NULL) && !(stage->features & CBD_FEATURE_SELECTION))
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
                          "count %llu of %llu prims%s: this broker writes whole queries only; make a query of the prims that are meant",
@@ -167,6 +171,8 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
         return cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
     if (o->is_array && (status = cbdi_array_check(stage, w->name, error)) != CBD_STATUS_OK)
         return status;
+    if (o->is_array && (status = cbdi_query_settle(w->query, error)) != CBD_STATUS_OK)
+        return status; /* how many prims there are says how rows are cut */
     if ((status = cbdi_mode_check(stage, w->name, o->prim_mode, error)) != CBD_STATUS_OK)
         return status;
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
@@ -177,7 +183,7 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
         status = check_selection(stage, w, error);
     if (status == CBD_STATUS_OK && !o->next_ordinal)
         status = cbdi_ordinal_check(stage, w->name, w->name_bytes, o->ordinal, error);
-    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->count == w->query->count && o->mask == NULL)
+    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->whole && o->mask == NULL)
         status = cbdi_insert_check(stage, w->query, w->name, error);
     return status;
 }
@@ -220,7 +226,7 @@ void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_
     entry->payload_rows = w->count;
     entry->name_offset_bytes = (uint32_t)at;
     entry->name_bytes = (uint32_t)w->name_bytes;
-    entry->selection.count = words == 0 && w->count == w->query->count ? CBD_ALL : w->count;
+    entry->selection.count = words == 0 && w->whole ? CBD_ALL : w->count;
     entry->selection.sort = words != 0 ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
     if (words != 0) {
         entry->selection.words_offset_bytes = (uint32_t)words_at;
@@ -287,7 +293,7 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
                            (unsigned long long)group->rows);
     if (status == CBD_STATUS_OK) {
         copy_rows(w, group->data);
-        status = w->count == size && o->mask == NULL ? cbd_unmap_attribute(session, flags, op, error)
+        status = w->whole && o->mask == NULL ? cbd_unmap_attribute(session, flags, op, error)
                                                      : cbdi_unmap_selected(session, group, w->count, o->mask, flags, op, error);
     }
     cbd_session_release(session); /* aborts where something failed */
@@ -309,7 +315,10 @@ static cbd_status write_one(cbd_stage *stage, struct write *w, cbd_op **op, cbd_
         status = cbdi_check_write(stage, w, error);
     if (status == CBD_STATUS_OK) {
         bool small = w->bytes <= CBD_INLINE_BYTES_MAX && w->bytes <= stage->ring.arguments.size_bytes / 2;
-        status = small ? write_inline(stage, w, op, error) : write_mapped(stage, w, op, error);
+        if (!small && atomic_load(&query->running) && (status = cbdi_query_settle(query, error)) == CBD_STATUS_OK)
+            status = cbdi_check_write(stage, w, error); /* now with what the query has */
+        if (status == CBD_STATUS_OK)
+            status = small ? write_inline(stage, w, op, error) : write_mapped(stage, w, op, error);
     }
     cbdi_write_free(w);
     cbdi_leave(stage);

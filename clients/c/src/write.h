@@ -15,6 +15,7 @@ struct write {
     cbd_schema schema;
     uint64_t row_bytes; /* array kind: of an element */
     uint64_t count; /* prims that are addressed: rows of the payload */
+    bool whole;     /* they are all of the query */
     uint64_t bytes;
     uint64_t *sizes; /* array kind: the elements of each of count rows */
     uint8_t *packed; /* array kind: the packed tensor, compact, where rows are picked from it */

@@ -73,7 +73,16 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t
         if (group->index_map != NULL)
             data += group->index_map[0] * group->row_bytes;
     }
-    struct lease *lease = lease_of_pin(group->pin);
+    struct lease *lease;
+    if (group->pin != NULL || group->is_delete) {
+        lease = lease_of_pin(group->pin);
+    } else { /* of "@path": the group's own */
+        size_t bytes = (size_t)(group->rows * group->row_bytes);
+        char *copy = malloc(bytes + 1);
+        if (copy != NULL)
+            data = memcpy(copy, data, bytes);
+        lease = copy == NULL ? NULL : lease_of_memory(copy);
+    }
     View *view = group->arrays != NULL
                      ? view_of_elements(lease, group->arrays[index].data, true, &group->schema, group->arrays[index].elements)
                      : view_new(lease, data, true, group->schema.code, group->schema.bits, group->ndim - skip,
