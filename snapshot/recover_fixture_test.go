@@ -82,15 +82,16 @@ func (h *history) recover(segments []*Segment) *Recovered {
 	h.naive = h.naive.at(r.Epoch)
 	for i, c := range h.store.columns[1:] {
 		if i == len(h.naive.columns) { // made by an operation that was not accepted
-			h.naive.column(c.name, int(c.rowBytes), c.retain)
+			h.naive.column(c.name, historyBytes(c), c.retain)
 		}
 		n := h.naive.columns[i]
-		require.Equal(h.t, []any{c.name, int(c.rowBytes), c.index}, []any{n.name, n.rowBytes, n.index})
+		require.Equal(h.t, []any{c.name, historyBytes(c), c.index}, []any{n.name, n.rowBytes, n.index})
 		n.retain = c.retain
 	}
 	h.naive.columns = h.naive.columns[:len(h.store.columns)-1]
 
 	h.store.AddPins(h.pinned)
+	h.shares = nil // they ended with the broker
 	for _, c := range h.clients {
 		pages := c.arena.pages
 		if c.arena = r.Arenas[c.incarnation]; c.arena == nil {

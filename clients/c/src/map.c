@@ -14,11 +14,46 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "python_support.h"
+
+#define TURN_NS UINT64_C(100000000)
+
 static void protect(const cbd_session *session, const struct map_group *group, int protection)
 {
     if (!session->stage->guard || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
         return;
     mprotect(group->segment->base + group->offset_bytes, group->lease_bytes & ~UINT64_C(4095), protection);
+}
+
+/* The bytes that a described group needs; UINT64_MAX: more than there can be. */
+static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_descriptor *d)
+{
+    uint64_t rows = d->rows, bytes;
+    if (session->sizes != NULL) {
+        rows = 0;
+        for (uint64_t i = 0; i < d->prim_count; i++)
+            if (__builtin_add_overflow(rows, session->sizes[d->first_prim + i], &rows))
+                return UINT64_MAX;
+    }
+    return __builtin_mul_overflow(rows, session->row_bytes, &bytes) ? UINT64_MAX : bytes;
+}
+
+/* Array kind: the rows lie one after the other, of the sizes that were asked for. */
+static cbd_status stage_arrays(const cbd_session *session, struct map_group *group, cbd_error *error)
+{
+    cbd_group *view = &group->view;
+    uint64_t at = 0;
+    group->arrays = calloc(view->rows + 1, sizeof *group->arrays);
+    if (group->arrays == NULL)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu arrays", (unsigned long long)view->rows);
+    for (uint64_t i = 0; i < view->rows; i++) {
+        uint64_t elements = session->sizes[view->first_prim + i];
+        if (elements != 0)
+            group->arrays[i] = (cbd_staged_array){(uint8_t *)view->data + at, elements};
+        at += elements * view->row_bytes;
+    }
+    view->arrays = group->arrays;
+    return CBD_STATUS_OK;
 }
 
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
@@ -28,7 +63,7 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     uint64_t row_bytes = session->row_bytes, prims = session->claimed ? d->prim_count : session->query->count;
     uint64_t first = session->claimed ? 0 : d->first_prim;
     if (d->session != session->handle || first > prims || d->prim_count > prims - first || d->rows != d->prim_count ||
-        d->rows > d->block.length_bytes / row_bytes)
+        group_bytes(session, d) > d->block.length_bytes)
         return cbdi_fail(error, CBD_STATUS_INTERNAL,
                          "group %u of session %llu: session %llu, prims %llu to +%llu of %llu, %llu rows of %llu bytes in %llu bytes",
                          d->group_index, (unsigned long long)session->handle, (unsigned long long)d->session,
@@ -46,7 +81,7 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     if (group == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group");
     session->groups[session->count++] = group;
-    if (d->rows != 0) {
+    if (d->rows != 0 && d->block.length_bytes != 0) { /* arrays may all be empty */
         cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, d->block.length_bytes, "a group", &bytes,
                                        &group->segment, error);
         if (status != CBD_STATUS_OK)
@@ -77,6 +112,8 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     if (!session->claimed)
         view->prims = session->query->ids + d->first_prim;
     view->schema = session->schema;
+    if (session->sizes != NULL)
+        return stage_arrays(session, group, error);
     view->ndim = cbdi_view_shape(&session->schema, d->rows, view->shape);
     return CBD_STATUS_OK;
 }
@@ -84,6 +121,7 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
 struct map_request {
     const char *name;
     const cbd_map_options *options;
+    uint64_t prims; /* of the query */
     cbd_schema schema;
     uint64_t row_bytes;
 };
@@ -97,7 +135,7 @@ static cbd_status try_map(void *context, const cbd_schema *existing, cbd_error *
     if (existing == NULL && o->lanes == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" does not exist yet: expected a dtype", r->name);
     memset(schema, 0, sizeof *schema);
-    schema->kind = CBD_KIND_FIXED;
+    schema->kind = o->is_array ? CBD_KIND_ARRAY : existing != NULL && o->lanes == 0 ? existing->kind : CBD_KIND_FIXED;
     schema->semantic = o->semantic;
     schema->device_type = CBD_DEVICE_CPU;
     schema->code = o->lanes ? o->code : existing->code;
@@ -111,6 +149,15 @@ static cbd_status try_map(void *context, const cbd_schema *existing, cbd_error *
     cbd_status status = cbd_schema_row_bytes(schema, &r->row_bytes, error);
     if (status == CBD_STATUS_OK && existing != NULL)
         status = cbdi_schema_accept(r->name, existing, schema, error);
+    if (status == CBD_STATUS_OK && schema->kind == CBD_KIND_FIXED && o->element_sizes != NULL)
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                           "attribute \"%.200s\": element_sizes has %llu entries but the kind is fixed: rows of a fixed attribute have one size",
+                           r->name, (unsigned long long)o->element_size_count);
+    if (status == CBD_STATUS_OK && schema->kind == CBD_KIND_ARRAY && (o->element_sizes == NULL || o->element_size_count != r->prims))
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                           "attribute \"%.200s\": element_sizes has %llu entries for %llu prims: a session of kind array needs one "
+                           "element count per prim", r->name, (unsigned long long)(o->element_sizes ? o->element_size_count : 0),
+                           (unsigned long long)r->prims);
     return status;
 }
 
@@ -120,8 +167,8 @@ static cbd_status schema_of_map(cbd_stage *stage, cbd_query *query, size_t lengt
     cbd_schema existing;
     size_t schemas;
     bool found;
-    if (o->is_array)
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", r->name);
+    if (o->is_array && !(stage->features & CBD_FEATURE_ARRAY))
+        return cbdi_array_check(stage, r->name, error);
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
                          CBD_ROW_NDIM_MAX);
@@ -145,7 +192,8 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
                                cbd_error *error)
 {
     cbd_stage *stage = session->stage;
-    size_t name_bytes = strlen(session->name);
+    size_t name_bytes = strlen(session->name), sizes_at = (sizeof(cbd_abi_map_arguments) + name_bytes + 7) & ~(size_t)7;
+    size_t size_bytes = session->sizes != NULL ? session->query->count * sizeof *session->sizes : 0;
     cbd_abi_map_arguments arguments;
     memset(&arguments, 0, sizeof arguments);
     cbdi_schema_to_abi(&session->schema, &arguments.schema);
@@ -154,6 +202,10 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     arguments.prim_mode = o->prim_mode;
     arguments.init = o->init;
     arguments.group_rows = o->group_rows;
+    if (size_bytes != 0) {
+        arguments.element_sizes_offset_bytes = (uint32_t)sizes_at;
+        arguments.element_sizes_count = (uint32_t)session->query->count;
+    }
     struct submission s = {
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
@@ -162,11 +214,13 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
         .into = descriptor,
         .into_bytes = sizeof *descriptor,
     };
-    cbd_status status = cbdi_submit_begin(stage, &s, sizeof arguments + name_bytes, sizeof *descriptor, error);
+    cbd_status status = cbdi_submit_begin(stage, &s, sizes_at + size_bytes, sizeof *descriptor + size_bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
     memcpy(s.arguments, &arguments, sizeof arguments);
     memcpy(s.arguments + sizeof arguments, session->name, name_bytes);
+    if (size_bytes != 0)
+        memcpy(s.arguments + sizes_at, session->sizes, size_bytes);
     cbd_op *op;
     cbd_op_result result;
     uint32_t got;
@@ -176,7 +230,7 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
         return status;
     session->group_count = result.count;
     session->split = result.count > 1;
-    if (result.count == 1 && got != sizeof *descriptor)
+    if (result.count == 1 && got < sizeof *descriptor)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker described a group in %u bytes", got);
     if (result.count != 1)
         return CBD_STATUS_OK;
@@ -190,16 +244,16 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
 cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *name, size_t length)
 {
     cbd_session *session = calloc(1, sizeof *session + length + 1);
-    struct deferred *abort = calloc(1, sizeof *abort);
-    if (session == NULL || abort == NULL) {
+    struct deferred *last = calloc(1, sizeof *last);
+    if (session == NULL || last == NULL) {
         free(session);
-        free(abort);
+        free(last);
         return NULL;
     }
     session->stage = stage;
     session->query = query == NULL ? NULL : cbdi_query_retain(query);
     session->claimed = query == NULL;
-    session->abort = abort;
+    session->last = last;
     memcpy(session->name, name, length);
     cbdi_stage_retain(stage);
     cbdi_hold(stage);
@@ -220,6 +274,15 @@ cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, c
     session->next_ordinal = o->next_ordinal != 0;
     session->schema = *schema;
     session->row_bytes = row_bytes;
+    if (schema->kind == CBD_KIND_ARRAY) {
+        session->sizes = malloc((query->count + 1) * sizeof *session->sizes);
+        if (session->sizes == NULL) {
+            cbd_session_release(session);
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu element sizes", (unsigned long long)query->count);
+        }
+        if (query->count != 0)
+            memcpy(session->sizes, o->element_sizes, query->count * sizeof *session->sizes);
+    }
     status = open_session(session, o, &descriptor, error);
     if (status != CBD_STATUS_OK) {
         cbd_session_release(session);
@@ -232,7 +295,7 @@ cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, c
 static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *name, size_t length, const cbd_map_options *o,
                               cbd_session **out, cbd_error *error)
 {
-    struct map_request r = {.name = name, .options = o};
+    struct map_request r = {.name = name, .options = o, .prims = query->count};
     cbd_status status = schema_of_map(stage, query, length, &r, error);
     if (status == CBD_STATUS_OK && stage->read_only)
         status = cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
@@ -283,6 +346,26 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     }
     *group = &session->groups[session->next++]->view;
     return CBD_STATUS_OK;
+}
+
+/* Submits the end of a session, or of a claimed group, by an op that cannot get lost. */
+static void submit_end(cbd_session *session, uint32_t flags)
+{
+    if (session->handle == 0 || session->last == NULL || (session->claimed && session->groups[0]->unmapped))
+        return;
+    session->last->opcode = session->claimed ? CBD_OP_UNMAP_GROUP : CBD_OP_UNMAP_ATTRIBUTE;
+    session->last->value = session->claimed ? session->groups[0]->view.index : 0;
+    session->last->flags = flags;
+    session->last->handle = session->handle;
+    cbdi_defer(session->stage, session->last);
+    session->last = NULL;
+}
+
+/* Ends it where it is open. */
+static void end_session(cbd_session *session, uint32_t flags)
+{
+    if (!atomic_exchange(&session->over, 1))
+        submit_end(session, flags);
 }
 
 cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
@@ -345,17 +428,47 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
     return status;
 }
 
-/* Submits what makes nothing of the session, or of a claimed group, visible. */
-static void end_in_nothing(cbd_session *session)
+cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t count, const uint64_t *mask, uint32_t flags,
+                               cbd_op **out, cbd_error *error)
 {
-    if (session->handle == 0 || session->abort == NULL || (session->claimed && session->groups[0]->unmapped))
-        return;
-    session->abort->opcode = session->claimed ? CBD_OP_UNMAP_GROUP : CBD_OP_UNMAP_ATTRIBUTE;
-    session->abort->value = session->claimed ? session->groups[0]->view.index : 0;
-    session->abort->flags = CBD_FLAG_ABORT;
-    session->abort->handle = session->handle;
-    cbdi_defer(session->stage, session->abort);
-    session->abort = NULL;
+    struct map_group *group = (struct map_group *)view;
+    cbd_abi_unmap_arguments arguments;
+    uint64_t words = mask != NULL ? (count + 63) / 64 : 0;
+    cbd_op *op;
+    memset(&arguments, 0, sizeof arguments);
+    arguments.selection.count = count;
+    arguments.selection.sort = mask != NULL ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
+    arguments.selection.words_offset_bytes = mask != NULL ? sizeof arguments : 0;
+    arguments.selection.word_count = (uint32_t)words;
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP,
+                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
+                           .handle = session->handle,
+                           .value = view->index};
+    cbd_status status = cbdi_submit_begin(session->stage, &s, sizeof arguments + words * sizeof *mask, 0, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    memcpy(s.arguments, &arguments, sizeof arguments);
+    if (words != 0)
+        memcpy(s.arguments + sizeof arguments, mask, words * sizeof *mask);
+    protect(session, group, PROT_READ);
+    group->unmapped = true;
+    cbdi_submit_commit(session->stage, &s, &op);
+    /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
+    bool interrupted = false;
+    while (cbd_op_wait(op, TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
+        interrupted = cbdi_interrupted();
+    if (interrupted) {
+        cbd_op_release(op);
+        return cbdi_fail(error, CBD_STATUS_TIMEOUT, "the wait for \"%.200s\" was interrupted; its rows may be written all the same",
+                         session->name);
+    }
+    if (atomic_load(&op->done) && op->result.status == CBD_STATUS_OK)
+        end_session(session, 0);
+    if (out != NULL)
+        *out = op;
+    else
+        cbd_op_release(op);
+    return CBD_STATUS_OK;
 }
 
 cbd_status cbd_abort(cbd_session *session, cbd_error *error)
@@ -363,7 +476,7 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
     if (!atomic_exchange(&session->over, 1) || atomic_exchange(&session->waiting, 0))
-        end_in_nothing(session);
+        submit_end(session, CBD_FLAG_ABORT);
     return CBD_STATUS_OK;
 }
 
@@ -372,17 +485,18 @@ void cbd_session_release(cbd_session *session)
     if (session == NULL)
         return;
     cbd_stage *stage = session->stage;
-    if (!atomic_exchange(&session->over, 1)) /* what waits for other clients goes on */
-        end_in_nothing(session);
+    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
     for (size_t i = 0; i < session->count; i++) {
         if (session->groups[i]->segment != NULL)
             atomic_fetch_sub(&session->groups[i]->segment->users, 1);
+        free(session->groups[i]->arrays);
         free(session->groups[i]);
     }
     if (session->query != NULL)
         cbd_query_release(session->query);
     free(session->prims);
-    free(session->abort);
+    free(session->last);
+    free(session->sizes);
     free(session->groups);
     free(session);
     cbdi_leave(stage);

@@ -10,6 +10,7 @@ struct map_group {
     struct segment *segment;
     uint64_t offset_bytes, lease_bytes;
     bool unmapped;
+    cbd_staged_array *arrays; /* view.arrays */
 };
 
 /* An open map session; or, with `claimed`, one group of somebody else's, under the same handle. */
@@ -27,7 +28,8 @@ struct cbd_session {
     _Atomic uint32_t waiting; /* unmapped as a whole, and other clients may still fill groups */
     size_t count, room, next;
     struct map_group **groups; /* those that are this client's */
-    struct deferred *abort;    /* submitted when the session ends in nothing */
+    struct deferred *last;     /* submitted when the session ends without an op of the caller's */
+    uint64_t *sizes;           /* array kind: elements of each prim's row */
     char name[];
 };
 

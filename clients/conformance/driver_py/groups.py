@@ -19,10 +19,14 @@ class Groups:
 
     def hold_group(self, name: str, g: cb.Group) -> str:
         self.handles[name] = g
-        data = np.asarray(g.array(0)).tobytes().hex()
-        kind = f"type={g.dtype.code}:{g.dtype.bits}:{g.dtype.lanes}"
-        prims, shape = (",".join(map(str, numbers)) for numbers in (g.prims, g.shape))
-        return f"/ rows={g.rows} index={g.index} attempt={g.attempt} prims={prims} shape={shape} {kind} data={data}"
+        arrays = [np.asarray(g.array(i)) for i in range(g.rows if g.is_array else 1)]
+        shape = ";".join(",".join(map(str, a.shape)) for a in arrays)
+        data = ";".join(a.tobytes().hex() for a in arrays)
+        prims, kind = ",".join(map(str, g.prims)), "array" if g.is_array else "fixed"
+        return (
+            f"/ kind={kind} rows={g.rows} index={g.index} attempt={g.attempt} prims={prims} shape={shape}"
+            f" type={g.dtype.code}:{g.dtype.bits}:{g.dtype.lanes} data={data}"
+        )
 
     def do_next(self, c: Any) -> str:
         """Claims a session's next group, or gives none."""
