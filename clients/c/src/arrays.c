@@ -37,13 +37,15 @@ cbd_status cbdi_array_rows(cbd_stage *stage, struct column *column, const struct
                 break;
         }
         if (ref.offset_bytes > segment->size_bytes || ref.length_bytes > segment->size_bytes - ref.offset_bytes ||
-            ref.length_bytes % element != 0 || ref.offset_bytes % align != 0)
+            ref.length_bytes % element != 0 || ref.offset_bytes % align != 0) {
             status = cbdi_fail(error, CBD_STATUS_INTERNAL,
                                "\"%.*s\": row %llu has %llu bytes at offset %llu of segment %llu, which has %llu; an element has %llu",
                                (int)column->name_bytes, column->name, (unsigned long long)row,
                                (unsigned long long)ref.length_bytes, (unsigned long long)ref.offset_bytes,
                                (unsigned long long)ref.segment, (unsigned long long)segment->size_bytes,
                                (unsigned long long)element);
+            break;
+        }
         arrays[i] = (cbd_array){segment->base + ref.offset_bytes, ref.length_bytes / element};
         bytes += ref.length_bytes;
     }
