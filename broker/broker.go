@@ -41,6 +41,7 @@ type Broker struct {
 	bell      *ring.Bell
 	clients   []*client
 	objects   map[uint64]*segmentObject
+	reader    ownReader // not the loop's alone
 	notes     []control.Change
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
@@ -159,7 +160,10 @@ func (b *Broker) makeMemory() (err error) {
 		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
 		OnSeal: b.onSeal}, b.directoryMap.Bytes(), b.memory)
 	b.memory.Grow = b.grow
-	return err
+	if err != nil {
+		return err
+	}
+	return b.makeReader()
 }
 
 // makeObject makes an object of the generation and maps it. When somebody removed

@@ -50,6 +50,8 @@ type client struct {
 
 	deletes deletes
 
+	lastQuery atomic.Uint64 // that this client numbered itself
+
 	rooting sync.Mutex // root
 	root    *Query     // of the single prim "/"
 }

@@ -14,6 +14,7 @@ import (
 type Query struct {
 	handle *queryHandle
 	prims  *snapshot.PrimList
+	search *search // of a filter; nil: prims are known
 }
 
 type queryHandle struct {
@@ -71,19 +72,22 @@ func (c *client) queryPaths(ctx context.Context, paths []string) (*Query, error)
 		paths = paths[n:]
 	}
 	q := &Query{handle: h, prims: snapshot.NewPrimList(ids)}
-	runtime.AddCleanup(q, func(h *queryHandle) {
-		if h.release() {
-			h.client.forgot("a query")
-		}
-	}, h)
+	runtime.AddCleanup(q, forgetQuery, h)
 	return q, nil
 }
 
+// forgetQuery gives back what was dropped without a Release.
+func forgetQuery(h *queryHandle) {
+	if h.release() {
+		h.client.forgot("a query")
+	}
+}
+
 // Len is the number of logical elements, duplicates counted.
-func (q *Query) Len() int { return len(q.prims.IDs()) }
+func (q *Query) Len() int { return len(q.list().IDs()) }
 
 // Prims are the path ids, in the query's order. Do not change them.
-func (q *Query) Prims() []uint64 { return q.prims.IDs() }
+func (q *Query) Prims() []uint64 { return q.list().IDs() }
 
 // Release gives the query back. Operations that were submitted with it go on; later
 // calls do nothing.
