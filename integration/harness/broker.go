@@ -86,6 +86,23 @@ func tempDir(t testing.TB, base string) string {
 func (b *Broker) Restart(more ...string) {
 	b.t.Helper()
 	before, gone := b.command, b.exited
+	b.Launch(more...)
+	if slices.Contains(more, "--takeover") {
+		select {
+		case <-gone:
+		case <-time.After(stopWait):
+			b.t.Fatalf("the broker did not make room within %v:\n%s", stopWait, b.output)
+		}
+		if code := before.ProcessState.ExitCode(); code != 0 {
+			b.t.Errorf("the broker that made room ended with %d:\n%s", code, b.output)
+		}
+	}
+	b.awaitReady()
+}
+
+// Launch is Restart that waits for nothing.
+func (b *Broker) Launch(more ...string) {
+	b.t.Helper()
 	if err := os.MkdirAll(b.RuntimeDir, 0o700); err != nil { // the last one to leave removes it
 		b.t.Fatal(err)
 	}
@@ -102,23 +119,9 @@ func (b *Broker) Restart(more ...string) {
 	}
 	b.exited = make(chan struct{})
 	go func(c *exec.Cmd, exited chan struct{}) {
-		err := c.Wait()
-		if c == b.command {
-			b.status = err
-		}
+		b.status = c.Wait()
 		close(exited)
 	}(b.command, b.exited)
-	if slices.Contains(more, "--takeover") {
-		select {
-		case <-gone:
-		case <-time.After(stopWait):
-			b.t.Fatalf("the broker did not make room within %v:\n%s", stopWait, b.output)
-		}
-		if code := before.ProcessState.ExitCode(); code != 0 {
-			b.t.Errorf("the broker that made room ended with %d:\n%s", code, b.output)
-		}
-	}
-	b.awaitReady()
 }
 
 func (b *Broker) awaitReady() {
