@@ -241,7 +241,7 @@ func (b *Broker) tellRecovery() {
 
 // takeBack takes a client up again that an earlier life of this broker had attached
 // (rules B1, I1), in the loop. Its rings begin anew; its pins are as they were.
-func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest) (*client, *protocol.Error) {
+func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest, pid int, process *os.File) (*client, *protocol.Error) {
 	refuse := func(format string, args ...any) (*client, *protocol.Error) {
 		why := fmt.Sprintf(format, args...)
 		return nil, protocol.Errorf(protocol.StatusSessionEnded, "client %016x cannot be taken up again: %s; dial anew", request.Incarnation, why)
@@ -279,7 +279,7 @@ func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest) (*clie
 	if err != nil {
 		return refuse("its channel cannot be used: %v", err)
 	}
-	c.conn, c.language = conn, request.Language
+	c.conn, c.language, c.pid, c.process = conn, request.Language, pid, process
 	c.lastQuery = c.ringGeneration << 32 // a query of an earlier life never names another one
 	c.arena.WholePages(c.flags&protocol.AttachGuard != 0)
 	c.attached, c.found, c.died = true, false, false

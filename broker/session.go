@@ -132,11 +132,7 @@ func attachFlags(request *protocol.HelloRequest) uint32 {
 // reattach gives a client of an earlier life of this broker its channel back.
 func (b *Broker) reattach(conn *shm.Conn, request *protocol.HelloRequest, pid int) (c *client, refusal *protocol.Error) {
 	process, _ := conn.PidFD()
-	running := b.do(func() {
-		if c, refusal = b.takeBack(conn, request); c != nil {
-			c.process, c.pid = process, pid
-		}
-	})
+	running := b.do(func() { c, refusal = b.takeBack(conn, request, pid, process) })
 	if c == nil && process != nil {
 		_ = process.Close()
 	}
