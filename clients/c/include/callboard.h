@@ -178,7 +178,8 @@ typedef struct cbd_connect_options {
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
- * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/.
+ * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/, of this user and then of
+ * the users in $CALLBOARD_TRUST_UID (numbers with commas), whose directories are entered too.
  * On success *stage is the caller's: end with cbd_stage_close, give back with
  * cbd_stage_release. Where neither `name` nor $CALLBOARD_STAGE says a name, whatever stage
  * $CALLBOARD_RUNTIME_DIR serves is accepted.
@@ -291,12 +292,107 @@ CBD_API cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const 
  * first call, then shared. *query is a reference of the caller: cbd_query_release. */
 CBD_API cbd_status cbd_root_query(cbd_stage *stage, cbd_query **query, cbd_error *error);
 
+/* 0 while a query of cbd_query_submit is not waited for. */
 CBD_API uint64_t cbd_query_size(const cbd_query *query);
 
 /* The path ids, cbd_query_size of them, in order; borrowed from the query. */
 CBD_API const uint64_t *cbd_query_ids(const cbd_query *query);
 
 CBD_API void cbd_query_release(cbd_query *query);
+
+/* The reserved attribute whose values are the prims' own path ids: it can be read
+ * (a group of uint64, a row for each prim of the query) and filtered by. */
+#define CBD_PATH_NAME "@path"
+
+/* One condition on a prim. Values are texts, NUL-terminated: numbers as "1.5", tokens by
+ * their text; texts are compared by bytes.
+ *
+ *     CBD_FILTER_HAS            an attribute: the prim carries it. No values
+ *     CBD_FILTER_IN             "@path", or an attribute: one of the values
+ *     CBD_FILTER_PREFIX         "@path": begins with the value
+ *     CBD_FILTER_CONTAINS       an attribute of tokens: one of the values is among them
+ *     CBD_FILTER_LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL   an attribute: compares with the value
+ *
+ * IN and the comparisons work on attributes of one number or one token for each prim. */
+typedef struct cbd_predicate {
+    uint32_t op;      /* CBD_FILTER_* */
+    uint32_t reserved;
+    const char *name; /* an attribute, or CBD_PATH_NAME */
+    const char *const *values;
+    size_t value_count;
+} cbd_predicate;
+
+typedef struct cbd_filter {
+    const cbd_predicate *predicates; /* all must hold; none: every prim that carries anything */
+    size_t predicate_count;
+    const char *const *attributes; /* what is reported is limited to these */
+    size_t attribute_count;
+    uint32_t scoped; /* 1: that holds for attribute_count 0, too; else 0 reports all */
+    uint32_t sealed; /* 1: what is sealed counts; else what was written since, too */
+} cbd_filter;
+
+/* The prims that satisfy the filter, which is evaluated once: later changes do not change
+ * the query. They are in the order in which their paths came up first. Waits for the
+ * broker. filter NULL: every prim. *query is the caller's: cbd_query_release.
+ * INVALID_ARGUMENT: what is no name, path or number, an operator that is none, too few or
+ * too many values; NOT_SUPPORTED, before anything is made: an operator that the attribute
+ * does not have (of a name with several schemas, none), a reserved name. */
+CBD_API cbd_status cbd_query_filter(cbd_stage *stage, const cbd_filter *filter, cbd_query **query, cbd_error *error);
+
+/* As cbd_query_filter, without the wait: writes, deletes and reads may name the query at
+ * once. They run after it, and fail when it does; a read's errors come when its first
+ * group is fetched. Map sessions wait for it. Its size and ids are known after
+ * cbd_query_wait. */
+CBD_API cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_query **query, cbd_error *error);
+
+/* Waits until a query is made and known here; OK at once for all but those of
+ * cbd_query_submit. timeout_ns as for cbd_op_wait, for the making; to fetch the ids then waits for the broker in
+ * any case. Returns the query's own error, TIMEOUT (wait again), SESSION_ENDED. */
+CBD_API cbd_status cbd_query_wait(cbd_query *query, uint64_t timeout_ns, cbd_error *error);
+
+/* What a filter found. */
+typedef struct cbd_query_result {
+    cbd_query *query;              /* borrowed: the query that was asked */
+    uint64_t total;                /* prims */
+    const char *const *attributes; /* what they carry, in the order in which the names came up first */
+    size_t attribute_count;        /* 0 for a query of explicit paths */
+} cbd_query_result;
+
+/* *result is the caller's: cbd_query_result_release. It is independent of the query, which
+ * stays usable. TIMEOUT while the query is running. */
+CBD_API cbd_status cbd_query_get_result(cbd_query *query, const cbd_query_result **result, cbd_error *error);
+CBD_API void cbd_query_result_release(const cbd_query_result *result);
+
+/* ---- lists, and paths as tokens -------------------------------------------- */
+
+/* An immutable, ordered list of ids, known by a number: never 0, never given out again on
+ * this stage, and this process's own. It lives as long as it is referred to; making it is
+ * the first reference. No broker is involved. The number 0 is no list: to add to it or to
+ * release it does nothing and is OK. NOT_FOUND: an unknown number. */
+CBD_API cbd_status cbd_list_create(cbd_stage *stage, const uint64_t *ids, size_t n, uint64_t *list, cbd_error *error);
+CBD_API cbd_status cbd_list_add_reference(cbd_stage *stage, uint64_t list, cbd_error *error);
+CBD_API cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error);
+CBD_API cbd_status cbd_list_count(cbd_stage *stage, uint64_t list, size_t *count, cbd_error *error);
+
+/* Copies n ids from place `first` on; INVALID_ARGUMENT where the list has fewer. */
+CBD_API cbd_status cbd_list_get(cbd_stage *stage, uint64_t list, size_t first, size_t n, uint64_t *ids, cbd_error *error);
+
+/* A new list of n ids from place `first` on; its first reference is the caller's. */
+CBD_API cbd_status cbd_list_slice(cbd_stage *stage, uint64_t list, size_t first, size_t n, uint64_t *slice, cbd_error *error);
+
+/* As cbd_query_from_path_list, of the path ids of a list. The query refers to the list
+ * until it is released. */
+CBD_API cbd_status cbd_query_from_list(cbd_stage *stage, uint64_t list, cbd_query **query, cbd_error *error);
+
+/* The path id of "/" and the tokens with "/" between them: the same as that of the text.
+ * n 0: the root. NOT_FOUND: an unknown token; INVALID_ARGUMENT: one that is no component.
+ * Waits for the broker. */
+CBD_API cbd_status cbd_path_from_tokens(cbd_stage *stage, const uint64_t *tokens, size_t n, uint64_t *path, cbd_error *error);
+
+/* The tokens of a path's components, *count of them: 0 for the root. room 0 only counts;
+ * else INVALID_ARGUMENT where it is too small. NOT_FOUND: an unknown id. Waits for the broker. */
+CBD_API cbd_status cbd_path_tokens(cbd_stage *stage, uint64_t path, uint64_t *tokens, size_t room, size_t *count,
+                                   cbd_error *error);
 
 /* ---- operations --------------------------------------------------------- */
 
@@ -503,7 +599,7 @@ typedef struct cbd_read_group {
     int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
     int32_t contiguous;  /* 1: row i is prim i */
     int64_t shape[CBD_NDIM_MAX];
-    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain */
+    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain; NULL of "@path", whose data is the group's own */
     uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
     uint32_t reserved;
 } cbd_read_group;
@@ -511,7 +607,9 @@ typedef struct cbd_read_group {
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
  * broker and, once memory is mapped, no system call. *read is the caller's: cbd_read_release.
  * Attributes that do not exist, were never sealed or have none of the prims give no
- * group. LIMIT: this client has too many bytes pinned; the text names its oldest pins. */
+ * group. "@path" gives the path ids of all prims of the query, whether they exist or not. A query
+ * that is still running is waited for when the first group is fetched. LIMIT: this client has
+ * too many bytes pinned; the text names its oldest pins. */
 CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                        cbd_read **read, cbd_error *error);
 

@@ -13,6 +13,8 @@
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     filter.c     queries by filter, which may be used before they are made
+ *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
@@ -89,6 +91,7 @@ void cbdi_segments_unmap(cbd_stage *stage);
 /* ---- rings (ring.c) and ops (op.c) ---------------------------------------- */
 
 #define OP_TEXT_BYTES 512
+#define WAIT_TURN_NS UINT64_C(100000000) /* then we look whether the broker lives (R4) */
 
 struct cbd_op {
     cbd_stage *stage;
@@ -288,14 +291,23 @@ struct cbd_query {
     cbd_stage *stage;
     _Atomic uint32_t refs;
     uint64_t handle;
-    uint64_t count;
+    _Atomic uint64_t count;
     uint64_t *ids;
+    cbd_op *op;               /* of a filter, else NULL */
+    _Atomic uint32_t running; /* its prims are not known yet: count is 0. Ends with cache_lock held */
+    char *attributes;         /* names that a filter found, each terminated */
+    uint64_t attribute_count;
+    uint64_t list;            /* that it was made of, 0: none; one reference */
     uint64_t table_mask; /* path id → its first place in ids, plus 1; made at the first read */
     uint32_t *table;
     struct row_map *maps[ROW_MAPS_KEPT]; /* newest first; guarded by cache_lock */
     struct deferred *release;
 };
 
+/* A query without prims and handle; the caller's, also where something fails later. */
+cbd_status cbdi_query_new(cbd_stage *stage, cbd_query **query, cbd_error *error);
+/* Waits for a query that is running, for as long as it takes; its own error. */
+cbd_status cbdi_query_settle(cbd_query *query, cbd_error *error);
 cbd_query *cbdi_query_retain(cbd_query *query);
 /* A reference of the caller; with cache_lock held. */
 cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **map,
@@ -308,6 +320,10 @@ void cbdi_row_map_release(struct row_map *map);
 /* The first place of a path in the query plus 1, or 0; after a row map was made. */
 uint32_t cbdi_query_place(const cbd_query *query, uint64_t id);
 cbd_status cbdi_query_check(cbd_stage *stage, const cbd_query *query, cbd_error *error);
+
+/* ---- lists (lists.c) ------------------------------------------------------------ */
+
+void cbdi_lists_free(cbd_stage *stage);
 
 /* ---- history (history.c); with cache_lock held ------------------------------------ */
 
@@ -409,6 +425,9 @@ struct cbd_stage {
     struct column **buckets;
     uint32_t bucket_count; /* a power of two */
     cbd_query *root;       /* borrowed by nobody: released at close */
+    struct lists *lists;   /* made at the first use */
+
+    _Atomic uint64_t last_query; /* that was numbered here */
 
     pthread_mutex_t socket_lock;
     pthread_mutex_t state_lock;

@@ -32,10 +32,30 @@ from ._errors import (
     Timeout,
 )
 from ._native import ABI_VERSION, Cursor, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
-from ._types import ALL, DType, Has, Kind, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
+from ._types import (
+    ALL,
+    Contains,
+    DType,
+    Filter,
+    Greater,
+    GreaterEqual,
+    Has,
+    In,
+    Kind,
+    Less,
+    LessEqual,
+    PathIn,
+    PathPrefix,
+    PrimMode,
+    Scope,
+    Semantic,
+    Write,
+    dtype,
+)
 
 _native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
 
+from ._lists import PathList  # noqa: E402
 from ._stage import Stage, Strings, connect  # noqa: E402  (after setup: nothing may run before it)
 
 version = (0, 1, 0)
@@ -49,16 +69,23 @@ __all__ = [
     "BrokerRestarted",
     "CallboardError",
     "Cursor",
+    "Contains",
     "DType",
+    "Filter",
     "FloorViolation",
     "Group",
+    "Greater",
+    "GreaterEqual",
     "Has",
+    "In",
     "IncompatibleVersion",
     "InternalError",
     "InvalidArgument",
     "InvalidHandle",
     "Kind",
     "LayoutChanged",
+    "Less",
+    "LessEqual",
     "LimitReached",
     "MapSession",
     "NotFound",
@@ -67,6 +94,8 @@ __all__ = [
     "OperationFailed",
     "OutOfMemory",
     "OutOfRange",
+    "PathIn",
+    "PathList",
     "PathPrefix",
     "PrimMode",
     "Query",

@@ -73,7 +73,17 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row)
         if (group->index_map != NULL)
             data += group->index_map[0] * group->row_bytes;
     }
-    View *view = view_new(lease_of_pin(group->pin), data, true, group->schema.code, group->schema.bits,
+    struct lease *lease;
+    if (group->pin != NULL || group->is_delete) {
+        lease = lease_of_pin(group->pin);
+    } else { /* of "@path": the group's own */
+        size_t bytes = (size_t)(group->rows * group->row_bytes);
+        char *copy = malloc(bytes + 1);
+        if (copy != NULL)
+            data = memcpy(copy, data, bytes);
+        lease = copy == NULL ? NULL : lease_of_memory(copy);
+    }
+    View *view = view_new(lease, data, true, group->schema.code, group->schema.bits,
                           group->ndim - skip, group->shape + skip);
     if (view != NULL) {
         view->attribute = Py_NewRef(name);

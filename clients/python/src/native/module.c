@@ -193,8 +193,8 @@ static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods};
-    Stage_Type.tp_methods = joined(lists, 3);
+    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods, stage_filter_methods};
+    Stage_Type.tp_methods = joined(lists, 4);
     if (Stage_Type.tp_methods == NULL)
         return PyErr_NoMemory();
 

@@ -8,6 +8,7 @@
  *     dlpack.c   View.__dlpack__ and __dlpack_device__
  *     stage.c    Stage: connecting, waiting, floors, strings
  *     write.c    Stage: writing, publishing, sealing, declaring
+ *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
@@ -212,6 +213,7 @@ typedef struct {
     struct handle handle; /* cbd_query */
     Stage *stage;
     PyObject *prims; /* made at the first use */
+    PyObject *keep;  /* what it was made of and keeps alive, or NULL */
 } Query;
 
 typedef struct {
@@ -246,8 +248,8 @@ PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
 /* The view of a read group; row: of its first prim alone, without the axis of rows. */
 View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row);
 
-/* write.c: Stage's methods that write; read.c: those that read. */
-extern PyMethodDef stage_write_methods[], stage_read_methods[];
+/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
+extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
 PyObject *not_in_this_version(const char *what);
 
 #endif
