@@ -60,7 +60,7 @@ func (m *session) claimNext() error {
 		return err
 	}
 	defer c.leave()
-	r, _, err := c.claim(context.Background(), m.id, protocol.AnyGroup)
+	r, _, _, err := c.claim(context.Background(), m.id, protocol.AnyGroup, m.life)
 	if err != nil {
 		return err
 	}
@@ -70,31 +70,31 @@ func (m *session) claimNext() error {
 }
 
 // claim submits a claim and waits. A caller that gives up leaves no claim behind.
-func (c *client) claim(ctx context.Context, session, index uint64) (r protocol.ClaimResults, name string, err error) {
+func (c *client) claim(ctx context.Context, session, index, life uint64) (r protocol.ClaimResults, name string, since uint64, err error) {
 	head := sizeOf[protocol.ClaimResults]()
-	op, err := c.submit(request{what: "claiming a group", opcode: protocol.OpClaimGroup, handle: session, value: index, results: head + protocol.NameBytesMax})
+	op, err := c.submit(request{what: "claiming a group", opcode: protocol.OpClaimGroup, handle: session, value: index, life: life, results: head + protocol.NameBytesMax})
 	if err != nil {
-		return r, "", err
+		return r, "", 0, err
 	}
 	if err := op.Wait(ctx); err != nil {
 		if !op.done.Load() {
 			go func() {
 				if op.Wait(context.Background()) == nil {
-					c.giveUp(session, op.completion.Value)
+					c.giveUp(session, op.completion.Value, op.life)
 				}
 			}()
 		}
-		return r, "", err
+		return r, "", 0, err
 	}
 	r, ok := decode[protocol.ClaimResults](op.content)
 	if !ok || uint64(r.NameBytes) > uint64(len(op.content)-head) {
-		return r, "", fail(protocol.StatusInternal, "the broker described a claim in %d bytes", len(op.content))
+		return r, "", 0, fail(protocol.StatusInternal, "the broker described a claim in %d bytes", len(op.content))
 	}
-	return r, string(op.content[head:][:r.NameBytes]), nil
+	return r, string(op.content[head:][:r.NameBytes]), op.life, nil
 }
 
-func (c *client) giveUp(session, index uint64) {
-	c.insist(request{what: "giving a group up", opcode: protocol.OpUnmapGroup, flags: protocol.FlagAbort, handle: session, value: index})
+func (c *client) giveUp(session, index, life uint64) {
+	c.insist(request{what: "giving a group up", opcode: protocol.OpUnmapGroup, flags: protocol.FlagAbort, handle: session, value: index, life: life})
 }
 
 // ListGroups lists the groups of an attribute's sessions that wait for somebody to claim
@@ -149,18 +149,18 @@ func (s *Stage) ClaimGroup(ctx context.Context, session uint64, index int) (*Map
 	if index < 0 {
 		wanted = protocol.AnyGroup
 	}
-	r, name, err := c.claim(ctx, session, wanted)
+	r, name, life, err := c.claim(ctx, session, wanted, 0)
 	if err != nil {
 		return nil, refused(err)
 	}
-	return c.claimed(&r, name)
+	return c.claimed(&r, name, life)
 }
 
 // claimed makes a group of what a claim gave. It checks that first: what the broker says
 // is only believed as far as it fits the memory.
-func (c *client) claimed(r *protocol.ClaimResults, name string) (*MapGroup, error) {
+func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*MapGroup, error) {
 	g := r.Group
-	m := &session{client: c, id: g.Session, name: name, next: g.Ordinal == 0}
+	m := &session{client: c, id: g.Session, name: name, next: g.Ordinal == 0, life: life}
 	err := m.describe(&r.Schema)
 	if err == nil {
 		err = m.take(g)
@@ -172,7 +172,7 @@ func (c *client) claimed(r *protocol.ClaimResults, name string) (*MapGroup, erro
 		err = c.enter() // the group's own hold
 	}
 	if err != nil {
-		c.giveUp(g.Session, uint64(g.GroupIndex))
+		c.giveUp(g.Session, uint64(g.GroupIndex), life)
 		return nil, err
 	}
 	x, err := c.writableSegment(g.Block.Segment)
@@ -180,6 +180,9 @@ func (c *client) claimed(r *protocol.ClaimResults, name string) (*MapGroup, erro
 		m.end()
 		return nil, err
 	}
+	c.mutex.Lock()
+	c.sessions[m] = true // its memory is in use until its end
+	c.mutex.Unlock()
 	prims := make([]uint64, g.PrimCount)
 	copy(bytesOfSlice(prims), x.Bytes()[g.Block.OffsetBytes:][g.PrimsOffsetBytes:])
 	out := &MapGroup{inner: m, place: g, prims: prims}
@@ -198,7 +201,7 @@ func (m *session) giveUp() (open bool) {
 	if m.ended {
 		return false
 	}
-	m.client.giveUp(m.id, uint64(m.groups[0].GroupIndex))
+	m.client.giveUp(m.id, uint64(m.groups[0].GroupIndex), m.life)
 	m.end()
 	return true
 }
@@ -232,6 +235,6 @@ func (g *MapGroup) GiveUp() {
 	defer m.mutex.Unlock()
 	if m.split && m.usable(g.index) == nil {
 		m.gone[g.index] = true
-		m.client.giveUp(m.id, uint64(g.place.GroupIndex))
+		m.client.giveUp(m.id, uint64(g.place.GroupIndex), m.life)
 	}
 }

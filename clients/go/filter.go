@@ -2,6 +2,7 @@ package callboard
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -90,16 +91,26 @@ type QueryResult struct {
 // comparison of rows of several numbers, PathPrefix's like on an attribute, a reserved
 // name.
 func (s *Stage) Query(ctx context.Context, terms ...Term) (*Query, error) {
-	q, err := s.SubmitQuery(terms...)
-	if err == nil {
-		if err = q.Wait(ctx); err != nil {
-			q.Release()
-		}
-	}
-	if err != nil {
+	c := s.client
+	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	return q, nil
+	defer c.leave()
+	for {
+		if err := c.settle(ctx); err != nil {
+			return nil, err
+		}
+		q, err := s.SubmitQuery(terms...)
+		if err == nil {
+			if err = q.Wait(ctx); err == nil {
+				return q, nil
+			}
+			q.Release()
+		}
+		if !errors.Is(err, ErrBrokerRestarted) { // else it is asked anew
+			return nil, err
+		}
+	}
 }
 
 // SubmitQuery is Query without the wait. The query may be used at once: operations with
@@ -121,8 +132,9 @@ func (s *Stage) SubmitQuery(terms ...Term) (*Query, error) {
 	if err := snapshot.CheckFilter(&f, c.schemas); err != nil {
 		return nil, refused(err)
 	}
-	h := &queryHandle{client: c, id: c.lastQuery.Add(1) | protocol.ClientHandle}
-	op, err := c.submit(filterRequest(h.id, &f))
+	h := &queryHandle{client: c}
+	h.id.Store(c.lastQuery.Add(1) | protocol.ClientHandle)
+	op, err := c.submit(filterRequest(h.id.Load(), &f))
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -216,9 +228,9 @@ func (q *Query) Wait(ctx context.Context) error {
 		return err
 	}
 	defer c.leave()
-	names, err := c.page(ctx, protocol.OpQueryAttributes, q.handle.id)
+	names, err := c.page(ctx, protocol.OpQueryAttributes, q.handle, s.op.life)
 	if err != nil {
-		return err
+		return s.final(err)
 	}
 	s.attributes = s.attributes[:0]
 	for _, id := range names {
@@ -228,17 +240,28 @@ func (q *Query) Wait(ctx context.Context) error {
 		}
 		s.attributes = append(s.attributes, name)
 	}
-	ids, err := c.page(ctx, protocol.OpQueryPrims, q.handle.id)
+	ids, err := c.page(ctx, protocol.OpQueryPrims, q.handle, s.op.life)
+	if err == nil && !c.keep(q.handle, ids, s.op.life) {
+		err = fail(protocol.StatusBrokerRestarted, "making a query: the broker was restarted meanwhile; query again")
+	}
 	if err == nil {
 		s.prims.Store(snapshot.NewPrimList(ids))
+	}
+	return s.final(err)
+}
+
+// final keeps the error of a query that a restart of the broker took.
+func (s *search) final(err error) error {
+	if errors.Is(err, ErrBrokerRestarted) {
+		s.err = err
 	}
 	return err
 }
 
 // page lists all prims or attributes of a query, page by page.
-func (c *client) page(ctx context.Context, opcode uint32, handle uint64) (ids []uint64, err error) {
+func (c *client) page(ctx context.Context, opcode uint32, h *queryHandle, life uint64) (ids []uint64, err error) {
 	for {
-		op, err := c.call(ctx, request{what: "listing what a query found", opcode: opcode, handle: handle, value: uint64(len(ids)), results: 8 * protocol.QueryPageMax})
+		op, err := c.call(ctx, request{what: "listing what a query found", opcode: opcode, handle: h.id.Load(), life: life, value: uint64(len(ids)), results: 8 * protocol.QueryPageMax})
 		if err != nil {
 			return nil, err
 		}

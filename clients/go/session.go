@@ -16,6 +16,7 @@ import (
 type session struct {
 	client *client
 	id     uint64
+	life   uint64 // of the broker that leased its memory
 	name   string
 	schema tensor.Schema
 	row    uint64 // bytes of a row; of an array's element
@@ -28,7 +29,8 @@ type session struct {
 	starts [][]uint64                 // of kind array: where each group's rows begin in bytes, and the last one ends
 	gone   []bool                     // groups that were handed back
 	ended  bool
-	last   *Op // the final unmap of a split session, which may take long
+	last   *Op  // the final unmap of a split session, which may take long
+	lost   bool // it ended with a restart of the broker
 }
 
 // mapRequest is OpMap after its checks.
@@ -48,10 +50,13 @@ type mapRequest struct {
 
 // openSession opens a session and waits for its groups. The caller has entered.
 func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error) {
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
 	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
 	sizes := args + align8(len(r.name))
 	op, err := c.submit(request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
-		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), fill: func(dst []byte) error {
+		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), names: []string{r.name}, fill: func(dst []byte) error {
 			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows}
 			if len(r.sizes) > 0 {
 				a.ElementSizesOffsetBytes, a.ElementSizesCount = uint32(sizes), uint32(len(r.sizes))
@@ -64,7 +69,7 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	if err != nil {
 		return nil, err
 	}
-	m := &session{client: c, name: r.name, prims: r.prims, next: r.flags&protocol.FlagNextOrdinal != 0}
+	m := &session{client: c, name: r.name, prims: r.prims, next: r.flags&protocol.FlagNextOrdinal != 0, life: op.life}
 	if err := op.Wait(ctx); err != nil {
 		if !op.done.Load() { // given up by the caller, not by the broker
 			go func() {
@@ -83,9 +88,28 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	m.split = op.completion.Count > 1
 	if err := m.adopt(op, &r.schema); err != nil {
 		m.abort()
+		if c.doomed(m.life) {
+			err = m.over()
+		}
 		return nil, err
 	}
+	c.mutex.Lock()
+	current := m.life == c.life
+	c.sessions[m] = current
+	if !current { // nobody has its memory yet
+		delete(c.sessions, m)
+	}
+	c.mutex.Unlock()
+	if !current {
+		m.abort()
+		return nil, m.over()
+	}
 	return m, nil
+}
+
+// over is the error of a session whose broker was restarted.
+func (m *session) over() *Error {
+	return fail(protocol.StatusBrokerRestarted, "the map session of attribute %q ended with a restart of the broker; map it again", m.name)
 }
 
 // describe takes what the rows are.
@@ -174,6 +198,8 @@ func (m *session) memory(i int) ([]byte, error) {
 
 func (m *session) usable(i int) error {
 	switch {
+	case m.lost || !m.ended && m.client.doomed(m.life):
+		return refused(m.over())
 	case m.ended:
 		return refused(fail(protocol.StatusInvalidHandle, "the map session of attribute %q has ended", m.name))
 	case i >= len(m.groups):
@@ -216,7 +242,8 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (
 		return nil, err
 	}
 	defer c.leave()
-	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(m.groups[i].GroupIndex)}
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(m.groups[i].GroupIndex),
+		names: []string{m.name}, at: m.groups[i].Ordinal, life: m.life}
 	if count != AllPrims || mask != nil {
 		head := sizeOf[protocol.UnmapArguments]()
 		r.size = head + 8*len(mask)
@@ -245,6 +272,9 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	if m.lost {
+		return nil, refused(m.over())
+	}
 	if m.ended {
 		return nil, refused(fail(protocol.StatusInvalidHandle, "the map session of attribute %q has ended", m.name))
 	}
@@ -257,7 +287,16 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 			m.protect(i, true)
 		}
 	}
-	op, err := c.submit(request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id})
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id, names: []string{m.name}, life: m.life}
+	if len(m.groups) > 0 {
+		r.at = m.groups[0].Ordinal
+	}
+	op, err := c.submit(r)
+	if err != nil && c.doomed(m.life) {
+		m.lost = true
+		m.end()
+		return nil, refused(m.over())
+	}
 	if err != nil {
 		for i := range m.groups {
 			if !m.gone[i] {
@@ -276,6 +315,7 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 // end forgets the session. The caller holds mutex.
 func (m *session) end() {
 	m.ended = true
+	m.client.forget(m)
 	m.client.leave()
 }
 
@@ -287,7 +327,7 @@ func (m *session) abort() (open bool) {
 		return false
 	}
 	defer m.end()
-	m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id})
+	m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
 	return true
 }
 
@@ -298,7 +338,7 @@ func (m *session) abortLast() {
 	m.last = nil
 	m.mutex.Unlock()
 	if last != nil && !last.Done() {
-		m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id})
+		m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
 	}
 }
 
