@@ -69,6 +69,9 @@ func (r *recovery) readColumn(index uint32, e *protocol.AttributeEntry) error {
 			s.byName[c.name] = c.attribute
 		}
 		c.attribute.columns = append(c.attribute.columns, c)
+		if e.Schema.Kind == protocol.KindArray {
+			c.ragged = &ragged{}
+		}
 	}
 	if e.State != protocol.AttributeLive || e.Retain == 0 || e.Retain > 1<<20 || e.Handoff != protocol.HandoffAdopt && e.Handoff != protocol.HandoffCopy {
 		return corrupt("column %d (%q) has state %d, retains %d versions, handoff %d", index, c.name, e.State, e.Retain, e.Handoff)
@@ -207,6 +210,9 @@ func (r *recovery) readVersion(c *column, i int, e *protocol.RecordEntry) (err e
 		if err == nil {
 			err = r.readLayoutRows(what, v)
 		}
+		if err == nil && c.ragged != nil {
+			err = r.claimData(what, c, v)
+		}
 	}
 	if err != nil {
 		for _, held := range []*Block{v.block, v.layoutBlock, v.ordinals} {
@@ -261,6 +267,9 @@ func (r *recovery) finishColumns() error {
 		if c.index != protocol.FloorColumn {
 			if err := r.joinLayout(c, v); err != nil {
 				return err
+			}
+			if c.ragged != nil {
+				r.findData(c)
 			}
 		}
 	}
