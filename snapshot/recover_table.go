@@ -21,7 +21,10 @@ func (t *table) room() uint64 { return t.base<<len(t.pages) - t.base }
 func (r *recovery) readTable(t *table, what string) error {
 	for i := range t.refs {
 		if t.refs[i].Segment == 0 {
-			break
+			continue
+		}
+		if i > len(t.pages) {
+			return corrupt("%s has page %d, and no page %d", what, i, len(t.pages))
 		}
 		page, err := r.claimTable(what, t.refs[i], t.size*t.base<<i)
 		if err != nil {
