@@ -41,6 +41,7 @@ type Broker struct {
 	bell      *ring.Bell
 	clients   []*client
 	objects   map[uint64]*segmentObject
+	reader    ownReader // not the loop's alone
 	notes     []control.Change
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
@@ -81,7 +82,7 @@ func Start(config Config) (*Broker, error) {
 }
 
 func (b *Broker) start() (err error) {
-	if b.runtimeDir, err = shm.RuntimeDir(b.config.Stage); err != nil {
+	if b.runtimeDir, err = b.config.Access.RuntimeDir(b.config.Stage); err != nil {
 		return err
 	}
 	b.stageDir = shm.ShmDir(b.config.ShmDir, b.config.Stage)
@@ -94,6 +95,9 @@ func (b *Broker) start() (err error) {
 			return err
 		}
 		b.locks = append(b.locks, lock)
+	}
+	if err := b.config.Access.GrantDir(b.runtimeDir); err != nil {
+		return err
 	}
 	swept, err := shm.Sweep(b.stageDir, 0)
 	if err != nil {
@@ -111,7 +115,7 @@ func (b *Broker) start() (err error) {
 	if err := b.startNATS(); err != nil {
 		return err
 	}
-	if b.listener, err = shm.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
+	if b.listener, err = b.config.Access.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
 		return err
 	}
 	for range copyWorkers {
@@ -159,7 +163,10 @@ func (b *Broker) makeMemory() (err error) {
 		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
 		OnSeal: b.onSeal}, b.directoryMap.Bytes(), b.memory)
 	b.memory.Grow = b.grow
-	return err
+	if err != nil {
+		return err
+	}
+	return b.makeReader()
 }
 
 // makeObject makes an object of the generation and maps it. When somebody removed

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -33,6 +34,7 @@ type column struct {
 
 	pending    []*capture // unsealed, by ordinal, then as accepted (rule O1)
 	log        [logVersions]changed
+	due        due
 	spares     []spare
 	tombstones tombstones
 	ragged     *ragged // of an array column
@@ -91,6 +93,9 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 		if nameID, err = s.dictionary.intern(protocol.StringToken, name); err != nil {
 			return nil, err
 		}
+	}
+	if fault.On(fault.SemanticLost) {
+		schema.Semantic = 0
 	}
 	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
 	if schema.Kind == protocol.KindArray {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/shm"
 )
@@ -159,6 +160,9 @@ func (s *Store) publishFloors(epoch, stampNs uint64) {
 	n := 0
 	rows := slice[protocol.FloorRow](b.Bytes, sizeOf[protocol.FloorTable](), len(s.floors.byName))
 	for id, floor := range s.floors.byName {
+		if fault.On(fault.FloorsStale) {
+			floor--
+		}
 		rows[n] = protocol.FloorRow{NameID: id, Floor: floor}
 		n++
 	}

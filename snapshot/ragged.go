@@ -208,6 +208,9 @@ func (r *ragged) commit(s *Store, f *fold, v *version) {
 // bring notes the rows that a capture wrote: rows, or nil for all in order.
 func (r *ragged) bring(k *capture, rows []uint32, sequence uint64) {
 	b := r.take(k.data, k.dataBytes, sequence)
+	if b != nil {
+		b.rows = make([]uint32, 0, len(k.prims))
+	}
 	for i, ref := range slice[protocol.RowRef](k.bytes, 0, len(k.prims)) {
 		row := uint32(i)
 		if rows != nil {

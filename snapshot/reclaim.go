@@ -3,6 +3,7 @@ package snapshot
 import (
 	"slices"
 
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -33,7 +34,7 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 	s.scanPins()
 	for _, c := range s.excess {
 		keep := c.retain
-		if hard {
+		if hard || fault.On(fault.RetainOneLess) {
 			keep = 1
 		}
 		horizon := c.entry.Horizon
@@ -94,7 +95,7 @@ func (s *Store) scanPins() {
 
 // pinned tells whether a pin that was seen keeps v: birth ≤ pin < death.
 func (s *Store) pinned(c *column, v *version) bool {
-	if tear {
+	if fault.On(fault.PinsIgnored) {
 		return false
 	}
 	for _, p := range s.pins {

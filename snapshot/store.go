@@ -173,7 +173,7 @@ func (c *Config) setDefaults(m *Memory) {
 }
 
 // Features are the feature bits of this store.
-const Features = protocol.FeatureFixed | protocol.FeatureArray | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete
+const Features = protocol.FeatureFixed | protocol.FeatureArray | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete | protocol.FeatureFilter
 
 // metadata leases memory for the directory; its blocks live as long as the stage
 // unless they are layouts or floors.
@@ -252,6 +252,12 @@ func (s *Store) Intern(sort uint32, text string) (uint64, error) {
 		return 0, protocol.Errorf(protocol.StatusInvalidArgument, "string sort is %d: expected %d (token) or %d (path)", sort, protocol.StringToken, protocol.StringPath)
 	}
 	return s.dictionary.intern(sort, text)
+}
+
+// Find gives the id of a token or a path that was interned already.
+func (s *Store) Find(sort uint32, text string) (id uint64, ok bool) {
+	id, ok = s.dictionary.ids[sort-protocol.StringToken][text]
+	return id, ok
 }
 
 // Text resolves an id.

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -50,6 +51,9 @@ func (c *column) bury(buried []tombstone, epoch uint64) {
 	t := &c.tombstones
 	if t.next != nil {
 		c.growTombstones()
+	}
+	if fault.On(fault.TombstoneDropped) {
+		return
 	}
 	for _, b := range buried {
 		row := &t.rows[t.count%uint64(len(t.rows))]

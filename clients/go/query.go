@@ -14,12 +14,14 @@ import (
 type Query struct {
 	handle *queryHandle
 	prims  *snapshot.PrimList
+	search *search // of a filter; nil: prims are known
 }
 
 type queryHandle struct {
 	client   *client
 	id       uint64
 	released atomic.Bool
+	list     atomic.Pointer[PathList] // that it was made of, nil: none
 }
 
 // Pieces that a long list travels in.
@@ -71,19 +73,22 @@ func (c *client) queryPaths(ctx context.Context, paths []string) (*Query, error)
 		paths = paths[n:]
 	}
 	q := &Query{handle: h, prims: snapshot.NewPrimList(ids)}
-	runtime.AddCleanup(q, func(h *queryHandle) {
-		if h.release() {
-			h.client.forgot("a query")
-		}
-	}, h)
+	runtime.AddCleanup(q, forgetQuery, h)
 	return q, nil
 }
 
+// forgetQuery gives back what was dropped without a Release.
+func forgetQuery(h *queryHandle) {
+	if h.release() {
+		h.client.forgot("a query")
+	}
+}
+
 // Len is the number of logical elements, duplicates counted.
-func (q *Query) Len() int { return len(q.prims.IDs()) }
+func (q *Query) Len() int { return len(q.list().IDs()) }
 
 // Prims are the path ids, in the query's order. Do not change them.
-func (q *Query) Prims() []uint64 { return q.prims.IDs() }
+func (q *Query) Prims() []uint64 { return q.list().IDs() }
 
 // Release gives the query back. Operations that were submitted with it go on; later
 // calls do nothing.
@@ -93,6 +98,7 @@ func (h *queryHandle) release() (first bool) {
 	if h.released.Swap(true) {
 		return false
 	}
+	_ = h.list.Load().Release()
 	if h.id == 0 || h.client.enter() != nil {
 		return true // the end of the session releases it as well
 	}
@@ -164,18 +170,22 @@ func (s *Stage) Resolve(ids ...uint64) ([]string, error) {
 // Tokens interns texts and gives their ids, which are the same for everyone on the
 // stage (behaviour 248). It waits for the broker.
 func (s *Stage) Tokens(ctx context.Context, texts ...string) ([]uint64, error) {
+	return s.intern(ctx, protocol.StringToken, texts)
+}
+
+func (s *Stage) intern(ctx context.Context, sort uint64, texts []string) ([]uint64, error) {
 	c := s.client
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	defer c.leave()
-	op, err := c.call(ctx, stringsRequest("interning tokens", protocol.OpIntern, 0, protocol.StringToken, texts))
+	op, err := c.call(ctx, stringsRequest("interning texts", protocol.OpIntern, 0, sort, texts))
 	if err != nil {
 		return nil, err
 	}
 	ids, ok := sliceOf[uint64](op.content)
 	if !ok || len(ids) != len(texts) {
-		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d tokens", len(ids), len(texts))
+		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d texts", len(ids), len(texts))
 	}
 	return ids, nil
 }

@@ -24,11 +24,16 @@ func newRead() *cobra.Command {
 		Long: `Show the newest sealed value of an attribute, one row for each prim, all of one epoch.
 
 It is read from shared memory, as any client reads; NATS is not needed. A long row is cut, --values says where.
-With --json all rows and values are there, unless --rows says otherwise; what JSON has no number for (NaN) is text.`,
+With --json all rows and values are there, unless --rows says otherwise; what JSON has no number for (NaN) is text.
+
+--npy FILE writes one NumPy array instead: the prims, then the shape of a row, then the lanes of the element type if it has
+several. --npz FILE writes an archive with that array as "values", the paths as "prims", and "ordinal", "floor" and "epoch"; of an
+attribute with several schemas "values_0", "prims_0" and so on. The file appears whole or not at all.`,
 		Example: `  callboard read body/position
   callboard read body/position --prim /World/humanoid/torso --prim /World/humanoid/pelvis
   callboard read camera/rgb --values 6
-  callboard read joint/position --json | jq '.[0].rows[0].values'`,
+  callboard read joint/position --json | jq '.[0].rows[0].values'
+  callboard read camera/rgb --npy frame.npy && python -c 'import numpy; print(numpy.load("frame.npy").shape)'`,
 		Args: func(cmd *cobra.Command, arguments []string) error {
 			if len(arguments) != 1 {
 				return usagef("got %d arguments: expected the name of an attribute; `callboard ls` lists them", len(arguments))
@@ -40,10 +45,19 @@ With --json all rows and values are there, unless --rows says otherwise; what JS
 	prims := cmd.Flags().StringArray("prim", nil, "only the row of this prim, like /World/R0; may be given again")
 	rows := cmd.Flags().Int("rows", 0, "most rows shown, 0 for all (default 40, with --json all)")
 	values := cmd.Flags().Int("values", 12, "most values shown of a row")
+	npy := cmd.Flags().String("npy", "", "write one NumPy array to this file instead")
+	npz := cmd.Flags().String("npz", "", "write NumPy arrays with the prims to this file instead")
 	cmd.ValidArgsFunction = completeAttributes(stage)
 	cmd.RunE = func(cmd *cobra.Command, arguments []string) error {
 		if *rows < 0 || *values < 1 {
 			return usagef("--rows is %d and --values is %d: expected no less than 0 and 1", *rows, *values)
+		}
+		if *npy != "" || *npz != "" {
+			for _, other := range []string{"json", "rows", "values"} {
+				if cmd.Flags().Changed(other) || *npy != "" && *npz != "" {
+					return usagef("--npy and --npz write a whole value to one file: leave out the other and --json, --rows, --values")
+				}
+			}
 		}
 		if !cmd.Flags().Changed("rows") && !*asJSON {
 			*rows = 40
@@ -54,7 +68,12 @@ With --json all rows and values are there, unless --rows says otherwise; what JS
 		}
 		defer shown.release()
 		out := cmd.OutOrStdout()
-		if *asJSON {
+		switch {
+		case *npy != "":
+			return readError(shown.npy(*npy))
+		case *npz != "":
+			return readError(shown.npz(*npz))
+		case *asJSON:
 			return readError(shown.json(out, *rows))
 		}
 		return readError(shown.text(out, *rows, *values))

@@ -160,6 +160,7 @@ typedef struct cbd_op cbd_op;
 typedef struct cbd_session cbd_session;
 typedef struct cbd_read cbd_read;
 typedef struct cbd_snapshot cbd_snapshot;
+typedef struct cbd_cursor cbd_cursor;
 typedef struct cbd_pin cbd_pin;
 
 typedef struct cbd_connect_options {
@@ -177,7 +178,8 @@ typedef struct cbd_connect_options {
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
- * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/.
+ * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/, of this user and then of
+ * the users in $CALLBOARD_TRUST_UID (numbers with commas), whose directories are entered too.
  * On success *stage is the caller's: end with cbd_stage_close, give back with
  * cbd_stage_release. Where neither `name` nor $CALLBOARD_STAGE says a name, whatever stage
  * $CALLBOARD_RUNTIME_DIR serves is accepted.
@@ -290,12 +292,107 @@ CBD_API cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const 
  * first call, then shared. *query is a reference of the caller: cbd_query_release. */
 CBD_API cbd_status cbd_root_query(cbd_stage *stage, cbd_query **query, cbd_error *error);
 
+/* 0 while a query of cbd_query_submit is not waited for. */
 CBD_API uint64_t cbd_query_size(const cbd_query *query);
 
 /* The path ids, cbd_query_size of them, in order; borrowed from the query. */
 CBD_API const uint64_t *cbd_query_ids(const cbd_query *query);
 
 CBD_API void cbd_query_release(cbd_query *query);
+
+/* The reserved attribute whose values are the prims' own path ids: it can be read
+ * (a group of uint64, a row for each prim of the query) and filtered by. */
+#define CBD_PATH_NAME "@path"
+
+/* One condition on a prim. Values are texts, NUL-terminated: numbers as "1.5", tokens by
+ * their text; texts are compared by bytes.
+ *
+ *     CBD_FILTER_HAS            an attribute: the prim carries it. No values
+ *     CBD_FILTER_IN             "@path", or an attribute: one of the values
+ *     CBD_FILTER_PREFIX         "@path": begins with the value
+ *     CBD_FILTER_CONTAINS       an attribute of tokens: one of the values is among them
+ *     CBD_FILTER_LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL   an attribute: compares with the value
+ *
+ * IN and the comparisons work on attributes of one number or one token for each prim. */
+typedef struct cbd_predicate {
+    uint32_t op;      /* CBD_FILTER_* */
+    uint32_t reserved;
+    const char *name; /* an attribute, or CBD_PATH_NAME */
+    const char *const *values;
+    size_t value_count;
+} cbd_predicate;
+
+typedef struct cbd_filter {
+    const cbd_predicate *predicates; /* all must hold; none: every prim that carries anything */
+    size_t predicate_count;
+    const char *const *attributes; /* what is reported is limited to these */
+    size_t attribute_count;
+    uint32_t scoped; /* 1: that holds for attribute_count 0, too; else 0 reports all */
+    uint32_t sealed; /* 1: what is sealed counts; else what was written since, too */
+} cbd_filter;
+
+/* The prims that satisfy the filter, which is evaluated once: later changes do not change
+ * the query. They are in the order in which their paths came up first. Waits for the
+ * broker. filter NULL: every prim. *query is the caller's: cbd_query_release.
+ * INVALID_ARGUMENT: what is no name, path or number, an operator that is none, too few or
+ * too many values; NOT_SUPPORTED, before anything is made: an operator that the attribute
+ * does not have (of a name with several schemas, none), a reserved name. */
+CBD_API cbd_status cbd_query_filter(cbd_stage *stage, const cbd_filter *filter, cbd_query **query, cbd_error *error);
+
+/* As cbd_query_filter, without the wait: writes, deletes and reads may name the query at
+ * once. They run after it, and fail when it does; a read's errors come when its first
+ * group is fetched. Map sessions wait for it. Its size and ids are known after
+ * cbd_query_wait. */
+CBD_API cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_query **query, cbd_error *error);
+
+/* Waits until a query is made and known here; OK at once for all but those of
+ * cbd_query_submit. timeout_ns as for cbd_op_wait, for the making; to fetch the ids then waits for the broker in
+ * any case. Returns the query's own error, TIMEOUT (wait again), SESSION_ENDED. */
+CBD_API cbd_status cbd_query_wait(cbd_query *query, uint64_t timeout_ns, cbd_error *error);
+
+/* What a filter found. */
+typedef struct cbd_query_result {
+    cbd_query *query;              /* borrowed: the query that was asked */
+    uint64_t total;                /* prims */
+    const char *const *attributes; /* what they carry, in the order in which the names came up first */
+    size_t attribute_count;        /* 0 for a query of explicit paths */
+} cbd_query_result;
+
+/* *result is the caller's: cbd_query_result_release. It is independent of the query, which
+ * stays usable. TIMEOUT while the query is running. */
+CBD_API cbd_status cbd_query_get_result(cbd_query *query, const cbd_query_result **result, cbd_error *error);
+CBD_API void cbd_query_result_release(const cbd_query_result *result);
+
+/* ---- lists, and paths as tokens -------------------------------------------- */
+
+/* An immutable, ordered list of ids, known by a number: never 0, never given out again on
+ * this stage, and this process's own. It lives as long as it is referred to; making it is
+ * the first reference. No broker is involved. The number 0 is no list: to add to it or to
+ * release it does nothing and is OK. NOT_FOUND: an unknown number. */
+CBD_API cbd_status cbd_list_create(cbd_stage *stage, const uint64_t *ids, size_t n, uint64_t *list, cbd_error *error);
+CBD_API cbd_status cbd_list_add_reference(cbd_stage *stage, uint64_t list, cbd_error *error);
+CBD_API cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error);
+CBD_API cbd_status cbd_list_count(cbd_stage *stage, uint64_t list, size_t *count, cbd_error *error);
+
+/* Copies n ids from place `first` on; INVALID_ARGUMENT where the list has fewer. */
+CBD_API cbd_status cbd_list_get(cbd_stage *stage, uint64_t list, size_t first, size_t n, uint64_t *ids, cbd_error *error);
+
+/* A new list of n ids from place `first` on; its first reference is the caller's. */
+CBD_API cbd_status cbd_list_slice(cbd_stage *stage, uint64_t list, size_t first, size_t n, uint64_t *slice, cbd_error *error);
+
+/* As cbd_query_from_path_list, of the path ids of a list. The query refers to the list
+ * until it is released. */
+CBD_API cbd_status cbd_query_from_list(cbd_stage *stage, uint64_t list, cbd_query **query, cbd_error *error);
+
+/* The path id of "/" and the tokens with "/" between them: the same as that of the text.
+ * n 0: the root. NOT_FOUND: an unknown token; INVALID_ARGUMENT: one that is no component.
+ * Waits for the broker. */
+CBD_API cbd_status cbd_path_from_tokens(cbd_stage *stage, const uint64_t *tokens, size_t n, uint64_t *path, cbd_error *error);
+
+/* The tokens of a path's components, *count of them: 0 for the root. room 0 only counts;
+ * else INVALID_ARGUMENT where it is too small. NOT_FOUND: an unknown id. Waits for the broker. */
+CBD_API cbd_status cbd_path_tokens(cbd_stage *stage, uint64_t path, uint64_t *tokens, size_t room, size_t *count,
+                                   cbd_error *error);
 
 /* ---- operations --------------------------------------------------------- */
 
@@ -488,7 +585,7 @@ typedef struct cbd_read_group {
     uint32_t column;
     uint32_t version_flags; /* CBD_VERSION_* */
     uint64_t epoch;      /* the same for all groups of a read */
-    uint64_t ordinal;    /* the highest written in this version */
+    uint64_t ordinal;    /* the highest of the group's prims; see cbd_group_row_ordinals */
     uint64_t floor;      /* the attribute's write floor at the epoch */
     uint64_t stamp_ns;   /* of the seal that published this version */
     uint64_t layout_generation;
@@ -502,15 +599,42 @@ typedef struct cbd_read_group {
     int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
     int32_t contiguous;  /* 1: row i is prim i */
     int64_t shape[CBD_NDIM_MAX];
-    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain */
+    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain; NULL of "@path", whose data is the group's own */
+    uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
+    uint32_t reserved;
 } cbd_read_group;
 
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
  * broker and, once memory is mapped, no system call. *read is the caller's: cbd_read_release.
  * Attributes that do not exist, were never sealed or have none of the prims give no
- * group. LIMIT: this client has too many bytes pinned; the text names its oldest pins. */
+ * group. "@path" gives the path ids of all prims of the query, whether they exist or not. A query
+ * that is still running is waited for when the first group is fetched. LIMIT: this client has
+ * too many bytes pinned; the text names its oldest pins. */
 CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                        cbd_read **read, cbd_error *error);
+
+/* A read narrowed in time. All zeros: the newest state, whole. */
+typedef struct cbd_range {
+    uint32_t has_at;    /* 1: the state as of the ordinal `at`, exactly; it must not be above the write floors */
+    uint32_t has_since; /* 1: only what changed after the ordinal `since`, which may be 0 */
+    uint64_t at;
+    uint64_t since;     /* at most `at` */
+} cbd_range;
+
+/* As cbd_read_attributes, as of an ordinal or of what changed, or both: then what changed after
+ * `since` up to `at`. What changed are the rows that were written, each with its value at the end
+ * of the range, and groups with is_delete of the prims that are gone. range NULL: the newest state.
+ * FLOOR_VIOLATION: `at` is above an attribute's write floor. OUT_OF_RANGE: that state is not
+ * retained (see cbd_declare), or never was one of its own because several ordinals were sealed
+ * at once; or deletes after `since` are not all known any more (see cbd_frontier).
+ * INVALID_ARGUMENT: `since` is above `at`. */
+CBD_API cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
+                                  const cbd_range *range, cbd_read **read, cbd_error *error);
+
+/* The ordinal after which all changes of the attribute are known exactly: a range that begins
+ * before it is OUT_OF_RANGE. It rises when more was deleted than is kept, which is at least
+ * 65 536 deletes. 0 for a name that nobody wrote. */
+CBD_API cbd_status cbd_frontier(cbd_stage *stage, const char *name, uint64_t *frontier, cbd_error *error);
 
 /* The epoch that the read is of; 0: nothing was sealed. */
 CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
@@ -518,6 +642,10 @@ CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
 /* The next group; END when there are no more. *group is the caller's:
  * cbd_release_group. It is independent of the read. */
 CBD_API cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error);
+
+/* The ordinals that last wrote, or deleted, each of the group's prims: `ordinals` has room for
+ * prim_count of them. */
+CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
  * name are gone, unless the pin was retained: then data stays. */
@@ -547,6 +675,21 @@ CBD_API cbd_status cbd_snapshot_open(cbd_stage *stage, cbd_snapshot **snapshot, 
  * independent of the snapshot and share its pin. */
 CBD_API cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
                                      cbd_read **read, cbd_error *error);
+
+/* How far a snapshot goes: what a later read of changes begins after. A plain record that
+ * outlives the snapshot and the session; it is of one generation of a stage. *cursor is the
+ * caller's: cbd_cursor_release. */
+CBD_API cbd_status cbd_snapshot_cursor(cbd_snapshot *snapshot, cbd_cursor **cursor, cbd_error *error);
+CBD_API uint64_t cbd_cursor_epoch(const cbd_cursor *cursor); /* of its snapshot */
+CBD_API void cbd_cursor_release(cbd_cursor *cursor);
+
+/* As cbd_snapshot_read, of what changed since the cursor's snapshot: rows that were written, and
+ * groups with is_delete of the prims that are gone. Reads from cursor to cursor have each sealed
+ * change exactly once, whatever producers do meanwhile. since NULL: all that is there, to begin
+ * with. OUT_OF_RANGE: so much was deleted since that not all of it is known; then read the whole.
+ * INVALID_ARGUMENT: a cursor of another generation. */
+CBD_API cbd_status cbd_snapshot_read_since(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
+                                           const cbd_cursor *since, cbd_read **read, cbd_error *error);
 
 CBD_API uint64_t cbd_snapshot_epoch(const cbd_snapshot *snapshot);
 

@@ -266,6 +266,8 @@ cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *nam
         return status;
     status = cbdi_query_check(stage, query, error);
     if (status == CBD_STATUS_OK)
+        status = cbdi_query_settle(query, error);
+    if (status == CBD_STATUS_OK)
         status = map_checked(stage, query, name, length, options ? options : &defaults, session, error);
     cbdi_leave(stage);
     return status;

@@ -79,7 +79,10 @@ cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, cons
 static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
-    uint64_t size = w->query->count, rows = (uint64_t)w->tensor->shape[0];
+    uint64_t rows = (uint64_t)w->tensor->shape[0];
+    /* Only the broker will know how many prims a query has that is still running. */
+    bool running = atomic_load(&w->query->running);
+    uint64_t size = !running ? w->query->count : o->count == CBD_ALL ? rows : o->count;
     char text[160];
     if (o->count == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count is 0: expected 1 to %llu, or CBD_ALL for every prim",
@@ -92,6 +95,7 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
     if ((o->index_map != NULL || o->mask != NULL) && o->count == CBD_ALL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count must be given with an index_map or mask: it says how long that is");
     w->count = o->count == CBD_ALL ? size : o->count;
+    w->whole = running ? o->count == CBD_ALL : w->count == size;
     for (uint64_t i = 0; o->index_map != NULL && i < w->count; i++)
         if (o->index_map[i] >= rows)
             return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "index_map[%llu] is %u: the tensor has %llu rows",
@@ -160,7 +164,7 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
         status = check_selection(stage, w, error);
     if (status == CBD_STATUS_OK && !o->next_ordinal)
         status = cbdi_ordinal_check(stage, w->name, w->name_bytes, o->ordinal, error);
-    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->count == w->query->count && o->mask == NULL)
+    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->whole && o->mask == NULL)
         status = cbdi_insert_check(stage, w->query, w->name, error);
     if (status == CBD_STATUS_OK && w->count > (uint64_t)INT64_MAX / w->row_bytes)
         status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%llu rows of %llu bytes are too many",
@@ -189,7 +193,7 @@ void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_
     entry->payload_rows = w->count;
     entry->name_offset_bytes = (uint32_t)at;
     entry->name_bytes = (uint32_t)w->name_bytes;
-    entry->selection.count = words == 0 && w->count == w->query->count ? CBD_ALL : w->count;
+    entry->selection.count = words == 0 && w->whole ? CBD_ALL : w->count;
     entry->selection.sort = words != 0 ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
     if (words != 0) {
         entry->selection.words_offset_bytes = (uint32_t)words_at;
@@ -258,13 +262,17 @@ static cbd_status write_one(cbd_stage *stage, struct write *w, cbd_op **op, cbd_
     status = cbdi_query_check(stage, query, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_check_write(stage, w, error);
-    bool selects = status == CBD_STATUS_OK && (w->count != query->count || w->options.mask != NULL);
+    bool selects = status == CBD_STATUS_OK && (!w->whole || w->options.mask != NULL);
     uint64_t most = selects ? stage->ring.arguments.size_bytes / 2 : CBD_INLINE_BYTES_MAX;
     if (status == CBD_STATUS_OK) {
         if (w->bytes <= most && w->bytes <= stage->ring.arguments.size_bytes / 2)
             status = write_inline(stage, w, op, error);
-        else if (!selects)
-            status = write_mapped(stage, w, op, error);
+        else if (!selects) {
+            if (atomic_load(&query->running) && (status = cbdi_query_settle(query, error)) == CBD_STATUS_OK)
+                status = cbdi_check_write(stage, w, error); /* now with what the query has */
+            if (status == CBD_STATUS_OK)
+                status = write_mapped(stage, w, op, error);
+        }
         else
             status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
                                "%llu bytes with a count or mask: more than %llu bytes are written to whole queries only",

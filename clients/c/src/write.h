@@ -15,6 +15,7 @@ struct write {
     cbd_schema schema;
     uint64_t row_bytes;
     uint64_t count; /* prims that are addressed: rows of the payload */
+    bool whole;     /* they are all of the query */
     uint64_t bytes;
 };
 

@@ -8,6 +8,7 @@
  *     dlpack.c   View.__dlpack__ and __dlpack_device__
  *     stage.c    Stage: connecting, waiting, floors, strings
  *     write.c    Stage: writing, publishing, sealing, declaring
+ *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
@@ -212,6 +213,7 @@ typedef struct {
     struct handle handle; /* cbd_query */
     Stage *stage;
     PyObject *prims; /* made at the first use */
+    PyObject *keep;  /* what it was made of and keeps alive, or NULL */
 } Query;
 
 typedef struct {
@@ -223,7 +225,7 @@ typedef struct {
 } Op;
 
 extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
-    Snapshot_Type;
+    Snapshot_Type, Cursor_Type;
 
 PyObject *query_new(Stage *stage, cbd_query *query); /* takes the query */
 cbd_query *query_enter(PyObject *query);             /* NULL with an exception: not a query, or released */
@@ -237,17 +239,17 @@ PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32
 PyObject *read_new(cbd_read *read);                   /* takes the read */
 /* Takes the group. managed: its last reference may go without a release and without a warning. */
 PyObject *read_group_new(const cbd_read_group *group, bool managed);
-/* NotSupported where one is given; else not NULL, and nothing to give back. */
-PyObject *refuse_history(PyObject *at, PyObject *since);
-/* An open read of the names; NULL with an exception. snapshot NULL: of the newest epoch. */
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes);
+/* An open read of the names; NULL with an exception. snapshot NULL: of the stage, in the range; else what changed since
+ * the cursor, or all of it where that is NULL. */
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+                    const cbd_cursor *since);
 PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
 PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
 /* The view of a read group; row: of its first prim alone, without the axis of rows. */
 View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row);
 
-/* write.c: Stage's methods that write; read.c: those that read. */
-extern PyMethodDef stage_write_methods[], stage_read_methods[];
+/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
+extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
 PyObject *not_in_this_version(const char *what);
 
 #endif
