@@ -355,3 +355,18 @@ func TestWrongElementSizesNameBothNumbers(t *testing.T) {
 	require.Nil(t, f.store.findColumn("a"))
 	f.checkBooks()
 }
+
+// TestRowsAfterARowlessWholeWriteOfTheSameSeal: a write of all rows, all empty, and a
+// later one of some that are not, sealed in one step: the second is applied in the
+// table of the first, which has no data.
+func TestRowsAfterARowlessWholeWriteOfTheSameSeal(t *testing.T) {
+	f := newFixture(t, Config{Retain: 2}, 1<<30)
+	prims := f.paths(3)
+	_, err := f.writeRows(queryOf(prims...), "text", 1, "", "", "")
+	require.NoError(t, err)
+	_, err = f.writeRows(queryOf(prims[1]), "text", 2, "word")
+	require.NoError(t, err)
+	out := f.seal(2, protocol.ScopeAll)
+	require.Equal(t, map[uint64]string{prims[0]: "", prims[1]: "word", prims[2]: ""}, f.rowsAt(1, out.Epoch))
+	f.checkBooks()
+}
