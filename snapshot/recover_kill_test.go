@@ -151,3 +151,36 @@ func (h *history) killedRecovery(p *picture) (all []*picture) {
 	require.NoError(h.t, err)
 	return all
 }
+
+// examine recovers a picture elsewhere and compares what comes of it with the naive
+// store, as a reader that comes then would.
+func (h *history) examine(p *picture, seed uint64) *Recovered {
+	root, segments := p.copies(&h.scratch)
+	other := &history{fixture: &fixture{t: h.t, root: root, store: h.store, memory: h.memory}, naive: h.naive, prims: h.prims, queries: h.queries, handoff: h.handoff,
+		random: rand.New(rand.NewPCG(seed, 3)), lazy: rand.New(rand.NewPCG(seed, 4)), stamp: h.stamp, pinned: &pinSet{}}
+	for _, c := range h.clients {
+		mine := &historyClient{incarnation: c.incarnation, arena: c.arena}
+		mine.pins = slices.Clone(c.pins)
+		other.clients = append(other.clients, mine)
+	}
+	other.memory = NewMemory(h.memory.LimitBytes)
+	other.memory.Grow = func(r GrowRequest) { other.grown(r) }
+	other.memory.Retired = func(*Segment) {}
+	r := other.recover(segments)
+	other.attachReader()
+	other.check()
+	other.checkBooks()
+	// A seal that moves a floor alone: what a seal that was undone left would show now.
+	ordinal := other.naive.floor("unborn") + 1
+	other.seal(ordinal, protocol.ScopeInclude, "unborn")
+	other.naive.seal(ordinal, protocol.ScopeInclude, []string{"unborn"})
+	other.check()
+	if other.random.IntN(8) == 0 { // it goes on
+		for range 6 {
+			other.next()
+		}
+		other.settle()
+		other.checkBooks()
+	}
+	return r
+}
