@@ -97,10 +97,7 @@ func (h *history) recover(segments []*Segment) *Recovered {
 
 	h.naive = h.naive.at(r.Epoch)
 	for i, c := range h.store.columns[1:] {
-		rowBytes := int(c.rowBytes)
-		if c.ragged != nil {
-			rowBytes = -int(elementBytes(&c.schema))
-		}
+		rowBytes := historyBytes(c)
 		if i == len(h.naive.columns) { // made by an operation that was not accepted
 			h.naive.column(c.name, rowBytes, c.retain)
 		}

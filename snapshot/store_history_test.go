@@ -57,6 +57,14 @@ var historyNames = []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 // historyRowBytes are the sizes of rows; below 0 those of an array's elements.
 var historyRowBytes = map[string]int{"a": 1, "b": 8, "c": 64, "d": 700, "e": 3, "f": 64, "g": -2, "h": -5}
 
+// historyBytes are those of a column.
+func historyBytes(c *column) int {
+	if c.ragged != nil {
+		return -int(elementBytes(&c.schema))
+	}
+	return int(c.rowBytes)
+}
+
 func historySchema(rowBytes int) protocol.Schema {
 	if rowBytes < 0 {
 		return arraySchema(-rowBytes)

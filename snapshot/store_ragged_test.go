@@ -370,3 +370,48 @@ func TestRowsAfterARowlessWholeWriteOfTheSameSeal(t *testing.T) {
 	require.Equal(t, map[uint64]string{prims[0]: "", prims[1]: "word", prims[2]: ""}, f.rowsAt(1, out.Epoch))
 	f.checkBooks()
 }
+
+// TestARestartedBrokerKnowsWhoseDataIsWhose: rules B2 and V8. A pinned version that is
+// older than what was reclaimed keeps its rows through a restart, and they go with it.
+func TestARestartedBrokerKnowsWhoseDataIsWhose(t *testing.T) {
+	f := newFixture(t, Config{Retain: 1}, 1<<30)
+	prims := f.paths(3)
+	pins := &pinSet{}
+	f.store.AddPins(pins)
+	_, err := f.writeRows(queryOf(prims...), "a", 1, "first", "", "third and longest of all")
+	require.NoError(t, err)
+	f.seal(1, protocol.ScopeAll)
+	pins.pins = []Pin{{Epoch: 1, Attribute: protocol.PinAll}}
+	for ordinal := uint64(2); ordinal < 8; ordinal++ {
+		_, err := f.writeRows(queryOf(prims[:2]...), "a", ordinal, strings.Repeat("x", int(ordinal)*40), "second")
+		require.NoError(t, err)
+		f.seal(ordinal, protocol.ScopeAll)
+	}
+	require.EqualValues(t, 7, f.attribute(1).Horizon, "what came between is gone, so the pinned version is past the horizon")
+	want, now := valuesOf(f.rowsAt(1, 1), prims), valuesOf(f.rowsAt(1, 7), prims)
+
+	var scratch [][]byte
+	root, segments := f.picture(nil).copies(&scratch)
+	after := &fixture{t: t, root: root, memory: NewMemory(1 << 30)}
+	after.memory.Grow = func(r GrowRequest) { after.grown(r) }
+	r, err := Recover(Config{Generation: 12345, Stage: "default", Incarnation: 9 << 32, Retain: 1}, root, after.memory, segments)
+	require.NoError(t, err)
+	after.store = r.Store
+	after.store.AddPins(pins)
+	after.store.PinsComplete()
+	require.Equal(t, want, valuesOf(after.rowsAt(1, 1), prims))
+	require.Equal(t, now, valuesOf(after.rowsAt(1, 7), prims))
+	after.checkBooks()
+	for ordinal := uint64(8); ordinal < 12; ordinal++ { // what is free is used
+		_, err := after.writeRows(queryOf(prims...), "a", ordinal, strings.Repeat("y", 3000), strings.Repeat("z", 300), "")
+		require.NoError(t, err)
+		after.seal(ordinal, protocol.ScopeAll)
+		require.Equal(t, want, valuesOf(after.rowsAt(1, 1), prims))
+		after.checkBooks()
+	}
+	pins.pins = nil
+	after.seal(12, protocol.ScopeAll)
+	blocks, _ := after.data("a")
+	require.Equal(t, 1, blocks)
+	after.checkBooks()
+}

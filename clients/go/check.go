@@ -97,10 +97,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		}
 	}
 	if w.isArray {
-		if running {
-			return p, named(fail(protocol.StatusNotSupported, "the query is still running: an array write needs to know its prims; wait for the query"))
-		}
-		if p, err = c.checkRagged(q, w, &selection); err != nil {
+		if p, err = c.checkRagged(q, w, &selection, size); err != nil {
 			return p, named(err)
 		}
 		if w.insert {

@@ -138,7 +138,7 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 	switch n := len(o.ElementSizes); {
 	case given.Kind == tensor.Fixed && n > 0:
 		return w, fail(protocol.StatusInvalidArgument, "attribute %q: element_sizes has %d entries but the kind is fixed: rows of a fixed attribute have one size", name, n)
-	case given.Kind == tensor.Array && n != q.Len():
+	case given.Kind == tensor.Array && n != q.Len() && !q.running():
 		return w, fail(protocol.StatusInvalidArgument, "attribute %q: element_sizes has %d entries for %d prims: a session of kind array needs one element count per prim", name, n, q.Len())
 	}
 	return wireSchema(&given), nil

@@ -170,8 +170,8 @@ func compactBytes(t *Tensor) ([]byte, error) {
 	return b, asError(t.Gather(b))
 }
 
-// checkRagged is check for kind array.
-func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection) (p payload, err error) {
+// checkRagged is check for kind array; size is how many prims there are to address.
+func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection, size uint64) (p payload, err error) {
 	source, err := toRows(w.values)
 	var dtype DType
 	if err == nil {
@@ -196,7 +196,12 @@ func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection) (p 
 	if err != nil {
 		return p, err
 	}
-	size := uint64(q.Len())
+	if q.running() && w.selection == nil {
+		if source.packed {
+			return p, fail(protocol.StatusInvalidArgument, "the query is still running: into how many rows one tensor is cut is not known; give a count or a tensor for each row, or wait for the query")
+		}
+		size = uint64(len(source.tensors)) // the broker will compare
+	}
 	if size > 0 || !source.empty() { // behaviour 19
 		if p.ragged, err = source.resolve(selection, size, dtype); err != nil {
 			return p, err
