@@ -24,7 +24,7 @@
 //   - Column 0 holds the floors: versions like all others, so a reader at an epoch
 //     sees the write floors of that epoch.
 //   - Two recovery records tell in turn, for every version that is not reclaimed, what
-//     a restarted broker must know.
+//     a restarted broker must know. Recover makes a Store of them.
 //
 // Three seals later, with one reader at epoch 1:
 //
@@ -71,6 +71,7 @@
 //	ragged*.go                    data blocks of array columns, their writes and sessions
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
+//	recover*.go           a Store out of what another broker left
 //	reader*.go            the other half
 //
 // # Invariants
@@ -87,7 +88,9 @@
 //  5. A block is written to by its owner alone: the store never scatters into an
 //     adopted block (S4), and a producer's block is adopted only whole and in order (M1);
 //     one of a session of several groups never, since others can write there.
-//  6. Each record, at every moment, equals the truth at its own epoch (B2).
+//  6. Each record, at every moment, equals the truth at its own epoch (B2), and what is
+//     in shared memory between any two stores can be recovered from: all that was
+//     sealed, and of the seal on its way everything or nothing.
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
 //     date by the rows that changed since, as far as the log reaches (rule O7).
 //  8. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
@@ -112,10 +115,15 @@
 // checked against the segment that it names. When our own books contradict themselves
 // the store panics with the numbers.
 //
+// A broker that dies is followed by Recover, which believes nothing that it has not
+// checked either: what it cannot trust it refuses, and has written nothing then. It
+// does not lower a horizon or move a pin, and reclaims nothing before the channels
+// that are left are known. What a client may still write to is quarantined (rule B1).
+//
 // # Not here
 //
 // Rings, sockets, liveness, and who is told of a seal (packages ring and broker);
 // making and mapping segments (package shm, by the broker through Memory.Grow); what a
 // row's bytes mean (package tensor). The protocol of pins, searched exhaustively, is
-// package snapshot/model.
+// package snapshot/model, and that of recovery snapshot/recovery/model.
 package snapshot

@@ -105,7 +105,7 @@ func NewStore(c Config, root []byte, memory *Memory) (*Store, error) {
 	c = s.config
 	r := s.root
 	r.Header = protocol.RegionHeader{Magic: protocol.MagicDirectory, HeaderBytes: uint32(sizeOf[protocol.DirectoryHeader]()),
-		SizeBytes: uint64(len(root)), Generation: c.Generation, Features: Features}
+		SizeBytes: uint64(len(root)), Generation: c.Generation}
 	r.IdentityTag = protocol.IdentityTagOf(c.Generation)
 	copy(r.StageName[:], c.Stage)
 	s.begin()
@@ -142,6 +142,7 @@ func newBooks(c Config, root []byte, memory *Memory) *Store {
 // begin puts a life of the broker into the directory, and the store in charge of memory.
 func (s *Store) begin() {
 	r, c := s.root, &s.config
+	store64(&r.Header.Features, Features)
 	store64(&r.BrokerIncarnation, c.Incarnation)
 	store64(&r.StartedNs, uint64(time.Now().UnixNano()))
 	store64(&r.PinnedBytesMax, c.PinnedBytesMax)

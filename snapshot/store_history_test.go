@@ -31,6 +31,7 @@ type history struct {
 	handoff uint32
 	reader  *Reader
 	pinned  PinSource // the reader's
+	scratch [][]byte
 	list    *PrimList
 	views   []*heldView
 }

@@ -175,14 +175,16 @@ func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*M
 		c.giveUp(g.Session, uint64(g.GroupIndex), life)
 		return nil, err
 	}
+	c.mutex.Lock()
+	if life == c.life {
+		c.sessions[m] = true
+	}
+	c.mutex.Unlock()
 	x, err := c.writableSegment(g.Block.Segment)
 	if err != nil { // take has just had it
 		m.end()
 		return nil, err
 	}
-	c.mutex.Lock()
-	c.sessions[m] = true // its memory is in use until its end
-	c.mutex.Unlock()
 	prims := make([]uint64, g.PrimCount)
 	copy(bytesOfSlice(prims), x.Bytes()[g.Block.OffsetBytes:][g.PrimsOffsetBytes:])
 	out := &MapGroup{inner: m, place: g, prims: prims}

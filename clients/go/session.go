@@ -29,8 +29,8 @@ type session struct {
 	starts [][]uint64                 // of kind array: where each group's rows begin in bytes, and the last one ends
 	gone   []bool                     // groups that were handed back
 	ended  bool
-	last   *Op  // the final unmap of a split session, which may take long
 	lost   bool // it ended with a restart of the broker
+	last   *Op  // the final unmap of a split session, which may take long
 }
 
 // mapRequest is OpMap after its checks.
