@@ -49,6 +49,8 @@
 //	A silent                    role A's process has written nothing to standard error
 //
 // Values are [1 2 3], raw bits [0x7fc00001], strings "text"; a write with several lists has one tensor per prim.
+// The filters of find are has:x in:/a,/b in:x:1,2 prefix:/a contains:x:a,b lt:x:1 le: gt: ge:, only:x,y for what is
+// reported, and raw:number:name:values for an operator by its number.
 // Expectations, all of which must hold:
 //
 //	ok                          no error
