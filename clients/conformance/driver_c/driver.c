@@ -575,8 +575,12 @@ static cbd_status groups(const struct command *c, cbd_read *read)
     say(" epoch=%" PRIu64, cbd_read_epoch(read));
     while (n < MOST && (status = cbd_fetch_read_next(read, &all[n], &error)) == CBD_STATUS_OK)
         n++;
-    if (n == MOST || status != CBD_STATUS_END)
+    if (n == MOST || status != CBD_STATUS_END) {
+        for (size_t i = 0; i < n; i++)
+            cbd_release_group(all[i]);
+        cbd_read_release(read);
         return status;
+    }
     say(" ended=%s", cbd_fetch_read_next(read, &more, &error) == CBD_STATUS_END ? "true" : "false"); /* END, twice */
     cbd_read_release(read);
     status = CBD_STATUS_OK;
