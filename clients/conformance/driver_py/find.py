@@ -78,7 +78,9 @@ class Finding:
 
     def do_find(self, c: Command) -> str:
         wanted, only = filters(c.args[1:])
-        query = self.stage.query(*wanted, attributes=only, sealed="sealed" in c.opt, wait="async" not in c.opt, timeout=LIMIT)
+        query = self.stage.query(
+            *wanted, attributes=only, sealed="sealed" in c.opt, wait="async" not in c.opt, timeout=LIMIT
+        )
         self.handles[c.args[0]] = query
         if "async" in c.opt:
             return f"size={len(query)}"

@@ -21,7 +21,12 @@ def test_it_is_an_int_in_all_but_its_repr(stage: cb.Stage) -> None:
     with stage.paths.list(["/a", "/b"]) as paths, stage.paths.list([]) as empty:
         number = int(paths)
         assert isinstance(paths, int) and paths == number and hash(paths) == hash(number)
-        assert (str(paths), f"{paths}", f"{paths:>9}", "%d" % paths) == (str(number), str(number), f"{number:>9}", str(number))  # noqa: UP031
+        assert (str(paths), f"{paths}", f"{paths:>9}", format(paths, "d")) == (
+            str(number),
+            str(number),
+            f"{number:>9}",
+            str(number),
+        )
         assert json.dumps({"list": paths}) == json.dumps({"list": number})
         assert repr(paths) == f"<callboard.PathList {number}>"
         assert {paths: 1}[number] == 1
@@ -49,7 +54,11 @@ def test_scoped_explicit_and_double_release(stage: cb.Stage) -> None:
         assert not made.released
         raise KeyError
     assert made.released and "released" in repr(made)
-    for refused in (lambda: stage.paths.count(made), lambda: stage.paths.add_reference(made), lambda: stage.paths.release(made)):
+    for refused in (
+        lambda: stage.paths.count(made),
+        lambda: stage.paths.add_reference(made),
+        lambda: stage.paths.release(made),
+    ):
         with pytest.raises(cb.NotFound, match="list"):
             refused()
     with pytest.raises(cb.InvalidHandle):

@@ -24,7 +24,9 @@ def test_a_query_by_filter_is_a_context_manager(stage: cb.Stage, written: str) -
         assert len(query) == 2 and query.attributes == (written,)
         with stage.read_attributes(query, [written, "@path"]) as read:
             values = {group.attribute: group.array(0) for group in read}
-    assert list(values[written]) == [1, 2] and list(values["@path"]) == list(stage.paths.intern([f"/{written}/a", f"/{written}/b"]))
+    assert list(values[written]) == [1, 2] and list(values["@path"]) == list(
+        stage.paths.intern([f"/{written}/a", f"/{written}/b"])
+    )
     with pytest.raises(cb.InvalidHandle):
         query.attributes  # noqa: B018
     query = stage.query(cb.Has(written))
@@ -44,7 +46,12 @@ def test_filters_take_numbers_and_texts(stage: cb.Stage, written: str) -> None:
     ]:
         with stage.query(*filters, attributes=[written]) as query:
             assert len(query) == found
-    for wrong in (lambda: cb.Less(written, None), lambda: cb.In(written, "12"), lambda: cb.PathIn("/a"), lambda: cb.Less(written, True)):
+    for wrong in (
+        lambda: cb.Less(written, None),
+        lambda: cb.In(written, "12"),
+        lambda: cb.PathIn("/a"),
+        lambda: cb.Less(written, True),
+    ):
         with pytest.raises(TypeError):
             stage.query(wrong())
     with pytest.raises(TypeError):
