@@ -82,7 +82,7 @@ func Start(config Config) (*Broker, error) {
 }
 
 func (b *Broker) start() (err error) {
-	if b.runtimeDir, err = shm.RuntimeDir(b.config.Stage); err != nil {
+	if b.runtimeDir, err = b.config.Access.RuntimeDir(b.config.Stage); err != nil {
 		return err
 	}
 	b.stageDir = shm.ShmDir(b.config.ShmDir, b.config.Stage)
@@ -95,6 +95,9 @@ func (b *Broker) start() (err error) {
 			return err
 		}
 		b.locks = append(b.locks, lock)
+	}
+	if err := b.config.Access.GrantDir(b.runtimeDir); err != nil {
+		return err
 	}
 	swept, err := shm.Sweep(b.stageDir, 0)
 	if err != nil {
@@ -112,7 +115,7 @@ func (b *Broker) start() (err error) {
 	if err := b.startNATS(); err != nil {
 		return err
 	}
-	if b.listener, err = shm.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
+	if b.listener, err = b.config.Access.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
 		return err
 	}
 	for range copyWorkers {

@@ -32,6 +32,8 @@ type Config struct {
 	NATSPort int
 	// External is a NATS server that somebody else runs; the embedded one.
 	External *control.External
+	// Access is who may attach beside the broker's own user; nobody.
+	Access shm.Access
 	// Log gets what an operator should know; nothing.
 	Log *slog.Logger
 }

@@ -71,7 +71,10 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	if dir == "" {
 		dir, err = shm.FindRuntime(o.Stage)
 	} else {
-		err = shm.VerifyDir(dir)
+		var trusted []uint32
+		if trusted, err = shm.TrustedUIDs(); err == nil {
+			err = shm.VerifyDir(dir, trusted...)
+		}
 	}
 	if err != nil {
 		return nil, &Error{Status: protocol.StatusNotFound, Text: err.Error(), cause: err}

@@ -178,7 +178,8 @@ typedef struct cbd_connect_options {
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
- * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/.
+ * $XDG_RUNTIME_DIR/callboard/<name>/, else /tmp/callboard-<uid>/<name>/, of this user and then of
+ * the users in $CALLBOARD_TRUST_UID (numbers with commas), whose directories are entered too.
  * On success *stage is the caller's: end with cbd_stage_close, give back with
  * cbd_stage_release. Where neither `name` nor $CALLBOARD_STAGE says a name, whatever stage
  * $CALLBOARD_RUNTIME_DIR serves is accepted.
@@ -442,12 +443,13 @@ typedef struct cbd_write_options {
     uint64_t row_shape[CBD_ROW_NDIM_MAX]; /* a new attribute's; else must agree */
     const uint32_t *index_map;            /* count entries: prim i takes row index_map[i]; NULL: row i */
     const uint64_t *mask;                 /* ceil(count/64) words, no more are read: prim i is written where bit i is set; NULL: all */
+    uint64_t tensor_count; /* array kind: tensors that `tensor` points to, one for each source row; 0: one, packed */
 } cbd_write_options;
 
 /* The defaults: every prim, no ordinal yet. */
 static inline cbd_write_options cbd_write_options_default(void)
 {
-    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, NULL};
+    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, NULL, 0};
     return options;
 }
 
@@ -456,10 +458,15 @@ static inline cbd_write_options cbd_write_options_default(void)
  * without a declared row shape all trailing dimensions fold into lanes (at most
  * 255). Any strides are gathered. The data is copied when the call returns. Up to
  * CBD_INLINE_BYTES_MAX it never waits for the broker; a larger one first maps
- * staging memory, one round trip.
+ * staging memory, one round trip, and with a count or mask waits until it was taken.
+ * With is_array each prim has a row of its own length, and nothing folds: a row has all
+ * elements of its tensor, whatever the shape. tensor_count tensors of one element type
+ * are source rows, as many as there are addressed prims, or more with an index_map.
+ * Packed, one tensor is cut into rows of equal length: as many as addressed prims, or
+ * with an index_map as its highest entry says. Text is uint8 with CBD_SEMANTIC_STRING.
  * INVALID_ARGUMENT: shape, dtype, semantic, count (with their numbers);
- * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind,
- * device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
+ * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind on a
+ * stage without CBD_FEATURE_ARRAY, device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                        const cbd_tensor *tensor, const cbd_write_options *options,
                                        cbd_op **op, cbd_error *error);
@@ -479,8 +486,8 @@ typedef struct cbd_write_entry {
  * together as well, and only the failure of one of them is then not that of all.
  * INVALID_ARGUMENT: n is 0, a name that is given twice, and whatever cbd_write_attribute
  * refuses of one entry; FLOOR_VIOLATION: the ordinal is 0, or at or below the floor of any of
- * them; NOT_SUPPORTED: the payloads are more than CBD_INLINE_BYTES_MAX together; LIMIT: the
- * arguments are larger than the channel's area; QUEUE_FULL. */
+ * them; LIMIT: the payloads and what goes with them are larger than the channel's
+ * argument_bytes; QUEUE_FULL. */
 CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, const cbd_write_entry *entries, size_t n,
                                         uint64_t ordinal, uint32_t prim_mode, cbd_op **op, cbd_error *error);
 
@@ -526,8 +533,10 @@ typedef struct cbd_map_options {
     uint16_t lanes;
     uint32_t row_ndim; /* a new attribute's row shape; 0: none, or the existing one's */
     uint64_t row_shape[CBD_ROW_NDIM_MAX];
-    uint32_t is_array; /* 1: array kind */
+    uint32_t is_array; /* 1: array kind; without a dtype the kind is that of the existing attribute */
     uint32_t reserved;
+    const uint64_t *element_sizes; /* array kind: the elements of each prim's row, element_size_count of them; else NULL */
+    uint64_t element_size_count;   /* the query's size */
 } cbd_map_options;
 
 /* Opens a map session: staging memory for one row per prim of the query. Waits for
@@ -536,21 +545,28 @@ typedef struct cbd_map_options {
 CBD_API cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                      const cbd_map_options *options, cbd_session **session, cbd_error *error);
 
+/* One prim's row of array kind, to fill. */
+typedef struct cbd_staged_array {
+    void *data; /* NULL: no elements */
+    uint64_t elements;
+} cbd_staged_array;
+
 /* One run of rows to fill. A plain record that belongs to its session and lives
  * until cbd_session_release. */
 typedef struct cbd_group {
     cbd_session *session;
     void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release */
     uint64_t rows;
-    uint64_t row_bytes;
+    uint64_t row_bytes; /* array kind: of an element */
     uint64_t ordinal;   /* 0: taken at unmap */
     uint64_t index;     /* of the group in the session */
     uint64_t first_prim; /* the group's rows are the query's prims from here on */
     const uint64_t *prims; /* path ids, `rows` of them; borrowed from the session */
     cbd_schema schema;
-    int32_t ndim;       /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
+    int32_t ndim;       /* of shape: (rows, *row_shape[, lanes]) in elements of one lane; array kind: 0 */
     int32_t reserved;
     int64_t shape[CBD_NDIM_MAX];
+    const cbd_staged_array *arrays; /* array kind: `rows` of them, of the sizes asked for; else NULL */
 } cbd_group;
 
 /* The next group; END when there are no more. *group is borrowed from the session. */
@@ -576,6 +592,12 @@ CBD_API void cbd_session_release(cbd_session *session);
 
 /* ---- reading ------------------------------------------------------------- */
 
+/* One prim's row of array kind, in place. */
+typedef struct cbd_array {
+    const void *data; /* NULL: no elements */
+    uint64_t elements;
+} cbd_array;
+
 /* Some prims of one attribute at one epoch, in place. A plain record; the bytes it
  * points to never change. Element i of the query's prims that are present, prims[i],
  * has row index_map[i] of the array, or row i where index_map is NULL. */
@@ -589,18 +611,19 @@ typedef struct cbd_read_group {
     uint64_t stamp_ns;   /* of the seal that published this version */
     uint64_t layout_generation;
     cbd_schema schema;
-    const void *data;    /* `rows` rows, compact */
-    uint64_t rows;
-    uint64_t row_bytes;
+    const void *data;    /* `rows` rows, compact; array kind: NULL */
+    uint64_t rows;       /* array kind: prim_count */
+    uint64_t row_bytes;  /* array kind: of an element */
     const uint32_t *index_map; /* prim_count entries, or NULL: contiguous */
     const uint64_t *prims;     /* prim_count path ids, in the query's order */
     uint64_t prim_count;
-    int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
+    int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane; array kind: 0 */
     int32_t contiguous;  /* 1: row i is prim i */
     int64_t shape[CBD_NDIM_MAX];
     cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain; NULL of "@path", whose data is the group's own */
     uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
     uint32_t reserved;
+    const cbd_array *arrays; /* array kind: those of `prims`, in their order; else NULL */
 } cbd_read_group;
 
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
@@ -660,7 +683,7 @@ CBD_API cbd_pin *cbd_pin_retain(cbd_pin *pin);
 CBD_API void cbd_pin_release(cbd_pin *pin);
 
 /* The newest state of `name` on the prim "/", one row: shape is row_shape[, lanes],
- * with no axis for rows. NOT_FOUND when there is none. *group is the caller's: cbd_release_group. */
+ * with no axis for rows; of array kind it is arrays[0]. NOT_FOUND when there is none. *group is the caller's: cbd_release_group. */
 CBD_API cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error);
 
 /* ---- snapshots ------------------------------------------------------------ */

@@ -10,6 +10,7 @@
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
+ *     arrays.c     rows of their own lengths
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
@@ -186,6 +187,7 @@ struct version_use {
     struct version_use *next;
     uint64_t birth;
     uint64_t bytes;
+    uint64_t elements;      /* of bytes: of an array's rows, as many as the largest look at it took */
     _Atomic uint32_t count; /* 0: may be given to another version, by who holds cache_lock */
 };
 
@@ -272,6 +274,10 @@ cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch
 cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct version *version, struct segment *segment,
                         cbd_error *error);
 
+/* Counts elements of an array version that the pin keeps already; with cache_lock held. LIMIT. */
+cbd_status cbdi_pin_elements(cbd_pin *pin, const struct column *column, const struct version *version, uint64_t bytes,
+                             cbd_error *error);
+
 /* ---- queries and layouts (query.c, layout.c) --------------------------------- */
 
 #define ROW_MAPS_KEPT 8
@@ -341,6 +347,13 @@ cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at,
 cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epoch, uint64_t since, uint64_t end,
                            struct tombstone **list, size_t *count, cbd_error *error);
 
+/* ---- rows of their own lengths (arrays.c); with cache_lock held ---------------------- */
+
+/* Where the map's rows of an array version lie, checked; the pin keeps them. *arrays, map->count of them, is the
+ * caller's to free. */
+cbd_status cbdi_array_rows(cbd_stage *stage, struct column *column, const struct version *version, const uint8_t *table,
+                           const struct row_map *map, cbd_pin *pin, cbd_array **arrays, cbd_error *error);
+
 /* ---- types (dtype.c) ---------------------------------------------------------- */
 
 cbd_status cbdi_dtype_check(uint8_t code, uint8_t bits, uint16_t lanes, cbd_error *error);
@@ -382,6 +395,12 @@ cbd_status cbdi_carried_schema(cbd_stage *stage, cbd_query *query, const char *n
                                size_t *schemas, bool *found, cbd_error *error);
 /* ALREADY_EXISTS when a prim of the query exists in sealed state (behaviour 94). */
 cbd_status cbdi_insert_check(cbd_stage *stage, cbd_query *query, const char *name, cbd_error *error);
+/* NOT_SUPPORTED where the broker does not serve array kind. */
+cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error);
+/* Hands back the session's one group: its leading `count` rows, those that a mask selects, and ends the session.
+ * Waits for the broker. The op is that of the group. */
+cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t count, const uint64_t *mask, uint32_t flags,
+                               cbd_op **op, cbd_error *error);
 /* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. */
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
                          const cbd_schema *schema, cbd_session **session, cbd_error *error);

@@ -21,6 +21,7 @@ struct group {
     struct row_map *map;
     const uint64_t *row_ordinals; /* of the version's rows; NULL: all are view.ordinal */
     uint64_t *deleted;            /* of a group of deletes: their ordinals, one a prim */
+    cbd_array *arrays;            /* view.arrays */
     char name[];                  /* terminated */
 };
 
@@ -79,6 +80,7 @@ static void release_group(struct group *group)
 {
     cbdi_row_map_release(group->map);
     free(group->deleted);
+    free(group->arrays);
     cbd_pin_release(group->view.pin);
     free(group);
 }
@@ -219,7 +221,7 @@ static struct group *append_group(cbd_read *read, const struct column *column, c
     view->stamp_ns = version->stamp_ns;
     view->layout_generation = version->layout_generation;
     view->schema = column->schema;
-    view->row_bytes = column->row_bytes;
+    view->row_bytes = column->schema.kind == CBD_KIND_ARRAY ? (uint64_t)column->schema.bits / 8 * column->schema.lanes : column->row_bytes;
     view->prims = map->prims;
     view->prim_count = map->count;
     view->pin = cbd_pin_retain(pin);
@@ -235,6 +237,8 @@ static cbd_status add_rows(cbd_read *read, struct column *column, const struct v
     struct segment *segment = NULL;
     const uint8_t *bytes = NULL;
     struct group *group = NULL;
+    cbd_array *arrays = NULL;
+    bool is_array = column->schema.kind == CBD_KIND_ARRAY;
     cbd_status status = CBD_STATUS_OK;
     if (column->row_bytes != 0 && version->rows > version->block.length_bytes / column->row_bytes)
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "\"%.*s\" has %llu rows of %llu bytes in a block of %llu bytes",
@@ -245,17 +249,27 @@ static cbd_status add_rows(cbd_read *read, struct column *column, const struct v
                             "the rows of a version", &bytes, &segment, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_pin_use(pin, column, version, segment, error);
+    if (status == CBD_STATUS_OK && is_array)
+        status = cbdi_array_rows(read->stage, column, version, bytes, map, pin, &arrays, error);
     if (status != CBD_STATUS_OK) {
         cbdi_row_map_release(map);
         return status;
     }
     group = append_group(read, column, version, map, pin, floors, error);
-    if (group == NULL)
+    if (group == NULL) {
+        free(arrays);
         return CBD_STATUS_OUT_OF_MEMORY;
+    }
     cbd_read_group *view = &group->view;
     group->row_ordinals = row_ordinals;
     if (row_ordinals != NULL)
         view->ordinal = highest_of(map, row_ordinals, version->ordinal_highest);
+    if (is_array) {
+        view->arrays = group->arrays = arrays;
+        view->rows = map->count;
+        view->contiguous = 1;
+        return CBD_STATUS_OK;
+    }
     view->contiguous = map->index == NULL;
     view->rows = map->index == NULL ? map->count : version->rows;
     view->data = map->index == NULL ? bytes + map->first_row * column->row_bytes : bytes;
@@ -280,9 +294,10 @@ static cbd_status add_column(cbd_read *read, cbd_query *query, struct column *co
                              cbd_error *error)
 {
     cbd_stage *stage = read->stage;
-    if (column->schema.kind != CBD_KIND_FIXED || column->schema.device_type != CBD_DEVICE_CPU)
+    if ((column->schema.kind != CBD_KIND_FIXED && column->schema.kind != CBD_KIND_ARRAY) ||
+        column->schema.device_type != CBD_DEVICE_CPU)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "\"%.*s\" is of kind %u on device type %u; this version reads fixed "
-                         "attributes in host memory", (int)column->name_bytes, column->name, column->schema.kind,
+                         "and array attributes in host memory", (int)column->name_bytes, column->name, column->schema.kind,
                          column->schema.device_type);
     struct row_map *map;
     const uint8_t *ordinals = NULL;
@@ -366,7 +381,8 @@ static cbd_status add_deletes(cbd_read *read, cbd_query *query, const struct cha
     for (size_t i = 0; i < count; i++)
         group->view.ordinal = ordinals[i] > group->view.ordinal ? ordinals[i] : group->view.ordinal;
     group->view.contiguous = 1;
-    group->view.ndim = cbdi_view_shape(&group->view.schema, 0, group->view.shape);
+    if (group->view.schema.kind == CBD_KIND_FIXED)
+        group->view.ndim = cbdi_view_shape(&group->view.schema, 0, group->view.shape);
     return CBD_STATUS_OK;
 }
 
@@ -596,6 +612,10 @@ cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group *
                            (unsigned long long)read->epoch);
     if (status == CBD_STATUS_OK) {
         cbd_read_group *view = &read->groups[read->next++]->view;
+        *out = view;
+    }
+    if (status == CBD_STATUS_OK && (*out)->schema.kind == CBD_KIND_FIXED) {
+        cbd_read_group *view = &read->groups[read->next - 1]->view;
         if (view->index_map != NULL) { /* one row only: cut it out */
             view->data = (const uint8_t *)view->data + view->index_map[0] * view->row_bytes;
             view->index_map = NULL;
@@ -604,7 +624,6 @@ cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group *
         view->contiguous = 1;
         view->ndim--;
         memmove(view->shape, view->shape + 1, sizeof view->shape - sizeof view->shape[0]);
-        *out = view;
     }
     cbd_read_release(read);
     cbd_query_release(root);

@@ -132,8 +132,9 @@ class Stage(_native.Stage):
     ) -> _native.Op:
         """Writes several attributes of the query's prims at an ordinal, all or none, as one Op.
 
-        attributes maps names to arrays, or to Write where an array needs options; 64 KiB together, at most. See
-        write_attribute. Several write_attribute calls and one seal are seen together as well.
+        attributes maps names to arrays, or to Write where an array needs options; together they fit into connect's
+        argument_bytes, else LimitReached is raised. See write_attribute. Several write_attribute calls and one seal
+        are seen together as well.
         """
         entries = []
         for name, value in attributes.items():

@@ -34,7 +34,7 @@ class Semantic(IntEnum):
 
 
 class Kind(IntEnum):
-    """FIXED rows all have one shape; ARRAY rows have lengths of their own (not in this version)."""
+    """FIXED rows all have one shape; ARRAY rows have lengths of their own."""
 
     FIXED = _abi.KIND_FIXED
     ARRAY = _abi.KIND_ARRAY

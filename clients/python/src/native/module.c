@@ -51,11 +51,6 @@ PyObject *raise_format(cbd_status status, const char *format, ...)
     return raise_text(status, text);
 }
 
-PyObject *not_in_this_version(const char *what)
-{
-    return raise_format(CBD_STATUS_NOT_SUPPORTED, "%s not part of this version", what);
-}
-
 void warn_dropped(PyObject *self, const char *what)
 {
     PyObject *type, *value, *traceback;

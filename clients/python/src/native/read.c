@@ -191,7 +191,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
     Py_END_ALLOW_THREADS
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    View *view = view_of_read_group(group, name, false);
+    View *view = view_of_read_group(group, name, 0, false);
     cbd_release_group(group);
     return (PyObject *)view;
 }
