@@ -72,6 +72,12 @@ class Finding:
     stage: Any
     handles: dict[str, Any]
 
+    def keep(self, name: str, made: Any) -> None:
+        """The name may have been another's, which is given back."""
+        before, self.handles[name] = self.handles.get(name), made
+        if before is not None and not getattr(before, "released", False):
+            before.release()
+
     def found(self, query: cb.Query) -> str:
         names = ",".join(a.replace("%", "%25").replace(",", "%2C") for a in query.attributes)
         return f"size={len(query)} attributes={names} prims={join(query.prims)}"
@@ -81,7 +87,7 @@ class Finding:
         query = self.stage.query(
             *wanted, attributes=only, sealed="sealed" in c.opt, wait="async" not in c.opt, timeout=LIMIT
         )
-        self.handles[c.args[0]] = query
+        self.keep(c.args[0], query)
         if "async" in c.opt:
             return f"size={len(query)}"
         if "result" in c.opt:
@@ -98,7 +104,8 @@ class Finding:
         return 0 if name == "none" else int(self.handles[name])
 
     def do_list(self, c: Command) -> str:
-        made = self.handles[c.args[0]] = self.stage.paths.list([int(n, 0) for n in c.args[1:]])
+        made = self.stage.paths.list([int(n, 0) for n in c.args[1:]])
+        self.keep(c.args[0], made)
         return f"number={made}"
 
     def do_listed(self, c: Command) -> str:
@@ -115,11 +122,12 @@ class Finding:
 
     def do_slice(self, c: Command) -> str:
         made = self.stage.paths.slice(self.number_of(c.args[1]), c.number("first"), c.number("n"))
-        self.handles[c.args[0]] = made
+        self.keep(c.args[0], made)
         return f"number={made}"
 
     def do_querylist(self, c: Command) -> str:
-        query = self.handles[c.args[0]] = self.stage.query_from_path_list(self.number_of(c.args[1]))
+        query = self.stage.query_from_path_list(self.number_of(c.args[1]))
+        self.keep(c.args[0], query)
         return f"size={len(query)} prims={join(query.prims)}"
 
     def do_join(self, c: Command) -> str:
