@@ -654,7 +654,7 @@ static cbd_status fill_places(cbd_group *group, void *context, cbd_error *e)
 
 static cbd_status do_work(struct command *c)
 {
-    uint64_t left = number(c, "n");
+    uint64_t left = number_of(c, "n");
     cbd_status status = CBD_STATUS_TIMEOUT;
     while (left > 0 && status == CBD_STATUS_TIMEOUT)
         status = cbd_work_on(stage, arg(c, 0), fill_places, &left, 0, &error);
