@@ -13,7 +13,8 @@
  *     arrays.c     rows of their own lengths
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
- *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     map.c, claim.c  groups to fill                                  map.h: struct cbd_session
+ *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
  *     filter.c     queries by filter, which may be used before they are made
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dtype.c, text.c, error.c, futex.c                               what they need
@@ -128,7 +129,7 @@ struct rooms {
 struct deferred {
     struct deferred *next;
     uint32_t opcode, flags;
-    uint64_t handle;
+    uint64_t handle, value;
 };
 
 struct ring {

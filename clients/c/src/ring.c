@@ -192,7 +192,7 @@ bool cbdi_flush_deferred(cbd_stage *stage)
     bool any = false;
     while (ring->deferred != NULL) {
         struct deferred *what = ring->deferred;
-        struct submission s = {.opcode = what->opcode, .flags = what->flags, .handle = what->handle};
+        struct submission s = {.opcode = what->opcode, .flags = what->flags, .handle = what->handle, .value = what->value};
         if (begin_locked(stage, &s, 0, OP_TEXT_BYTES, NULL) != CBD_STATUS_OK)
             break;
         ring->deferred = what->next;
