@@ -60,7 +60,7 @@ func (m *session) claimNext() error {
 		return err
 	}
 	defer c.leave()
-	r, _, _, err := c.claim(context.Background(), m.id, protocol.AnyGroup)
+	r, _, _, err := c.claim(context.Background(), m.id, protocol.AnyGroup, m.life)
 	if err != nil {
 		return err
 	}
@@ -70,9 +70,9 @@ func (m *session) claimNext() error {
 }
 
 // claim submits a claim and waits. A caller that gives up leaves no claim behind.
-func (c *client) claim(ctx context.Context, session, index uint64) (r protocol.ClaimResults, name string, life uint64, err error) {
+func (c *client) claim(ctx context.Context, session, index, life uint64) (r protocol.ClaimResults, name string, since uint64, err error) {
 	head := sizeOf[protocol.ClaimResults]()
-	op, err := c.submit(request{what: "claiming a group", opcode: protocol.OpClaimGroup, handle: session, value: index, results: head + protocol.NameBytesMax})
+	op, err := c.submit(request{what: "claiming a group", opcode: protocol.OpClaimGroup, handle: session, value: index, life: life, results: head + protocol.NameBytesMax})
 	if err != nil {
 		return r, "", 0, err
 	}
@@ -80,7 +80,7 @@ func (c *client) claim(ctx context.Context, session, index uint64) (r protocol.C
 		if !op.done.Load() {
 			go func() {
 				if op.Wait(context.Background()) == nil {
-					c.giveUp(session, op.completion.Value)
+					c.giveUp(session, op.completion.Value, op.life)
 				}
 			}()
 		}
@@ -93,8 +93,8 @@ func (c *client) claim(ctx context.Context, session, index uint64) (r protocol.C
 	return r, string(op.content[head:][:r.NameBytes]), op.life, nil
 }
 
-func (c *client) giveUp(session, index uint64) {
-	c.insist(request{what: "giving a group up", opcode: protocol.OpUnmapGroup, flags: protocol.FlagAbort, handle: session, value: index})
+func (c *client) giveUp(session, index, life uint64) {
+	c.insist(request{what: "giving a group up", opcode: protocol.OpUnmapGroup, flags: protocol.FlagAbort, handle: session, value: index, life: life})
 }
 
 // ListGroups lists the groups of an attribute's sessions that wait for somebody to claim
@@ -149,7 +149,7 @@ func (s *Stage) ClaimGroup(ctx context.Context, session uint64, index int) (*Map
 	if index < 0 {
 		wanted = protocol.AnyGroup
 	}
-	r, name, life, err := c.claim(ctx, session, wanted)
+	r, name, life, err := c.claim(ctx, session, wanted, 0)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -172,7 +172,7 @@ func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*M
 		err = c.enter() // the group's own hold
 	}
 	if err != nil {
-		c.giveUp(g.Session, uint64(g.GroupIndex))
+		c.giveUp(g.Session, uint64(g.GroupIndex), life)
 		return nil, err
 	}
 	c.mutex.Lock()
@@ -203,7 +203,7 @@ func (m *session) giveUp() (open bool) {
 	if m.ended {
 		return false
 	}
-	m.client.giveUp(m.id, uint64(m.groups[0].GroupIndex))
+	m.client.giveUp(m.id, uint64(m.groups[0].GroupIndex), m.life)
 	m.end()
 	return true
 }
@@ -237,6 +237,6 @@ func (g *MapGroup) GiveUp() {
 	defer m.mutex.Unlock()
 	if m.split && m.usable(g.index) == nil {
 		m.gone[g.index] = true
-		m.client.giveUp(m.id, uint64(g.place.GroupIndex))
+		m.client.giveUp(m.id, uint64(g.place.GroupIndex), m.life)
 	}
 }

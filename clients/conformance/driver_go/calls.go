@@ -169,13 +169,9 @@ func (d *driver) follow(c command) (*answer, error) {
 func (d *driver) intern(c command) (*answer, error) {
 	ctx, cancel := limit()
 	defer cancel()
-	if c.arg(0) == "paths" { // a query interns its paths
-		q, err := d.stage.QueryFromPathList(ctx, c.args[1:])
-		if err != nil {
-			return nil, err
-		}
-		defer q.Release()
-		return (&answer{}).add("ids", join(q.Prims())), nil
+	if c.arg(0) == "paths" {
+		ids, err := d.stage.Paths(ctx, c.args[1:]...)
+		return (&answer{}).add("ids", join(ids)), err
 	}
 	ids, err := d.stage.Tokens(ctx, c.args[1:]...)
 	return (&answer{}).add("ids", join(ids)), err

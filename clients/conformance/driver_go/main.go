@@ -86,6 +86,8 @@ func (d *driver) do(c command) (*answer, error) {
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
 		"abort": d.abort, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
+		"find": d.find, "await": d.await, "list": d.list, "listed": d.listed, "retain": d.retain, "unlist": d.unlist, "slice": d.slice,
+		"querylist": d.queryList, "join": d.joinTokens, "split": d.split,
 	}
 	switch do := verbs[c.verb]; {
 	case c.verb == "reset":
@@ -104,10 +106,8 @@ func (d *driver) do(c command) (*answer, error) {
 
 // lacking are calls that the Go client does not have.
 var lacking = map[string]string{
-	"find":     "the Go client has no queries by filter yet",
 	"gpu":      "no client moves device memory yet",
 	"log":      "no client has a log callback yet",
-	"list":     "no client has path lists of their own yet",
 	"refusals": "no client refuses to close with live handles yet",
 }
 
@@ -150,6 +150,8 @@ func release(h any) {
 	switch h := h.(type) {
 	case interface{ Release() }:
 		h.Release()
+	case *callboard.PathList:
+		_ = h.Release()
 	case *callboard.MapSession:
 		h.Abort()
 	}

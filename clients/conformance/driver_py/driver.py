@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import callboard as cb
 import numpy as np
 from callboard import _abi
+from find import Finding
 from groups import Groups
 
 LIMIT = 20.0  # seconds: a driver never hangs
@@ -24,7 +25,6 @@ NAMES = dict(enumerate(_abi.STATUS_NAMES))
 LACKING = {
     "gpu": "no client moves device memory yet",
     "log": "no client has a log callback yet",
-    "list": "no client has path lists of their own yet",
     "refusals": "no client refuses to close with live handles yet",
 }
 
@@ -128,7 +128,7 @@ def typed(t: cb.DType) -> str:
     return f"type={t.code}:{t.bits}:{t.lanes}"
 
 
-class Driver(Groups):
+class Driver(Finding, Groups):
     """What one process holds between commands."""
 
     def __init__(self) -> None:
@@ -198,14 +198,6 @@ class Driver(Groups):
 
     def do_query(self, c: Command) -> str:
         q = self.handles[c.args[0]] = self.stage.query_from_path_list(c.args[1:])
-        return f"size={len(q)} prims={join(q.prims)}"
-
-    def do_find(self, c: Command) -> str:
-        filters = [cb.Has(w.removeprefix("has:")) for w in c.args[1:] if w.startswith("has:")]
-        filters += [cb.PathPrefix(w.removeprefix("prefix:")) for w in c.args[1:] if w.startswith("prefix:")]
-        if len(filters) != len(c.args) - 1:
-            raise Absent("there is no class for this filter yet")
-        q = self.handles[c.args[0]] = self.stage.query(*filters)
         return f"size={len(q)} prims={join(q.prims)}"
 
     def do_drop(self, c: Command) -> str:

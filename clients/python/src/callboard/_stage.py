@@ -63,8 +63,10 @@ class Strings:
         _lists.release(self._stage, number)
 
     def from_tokens(self, tokens: Iterable[int | str]) -> int:
-        """The id of the path whose components are these tokens, by id or by text; of none, the root. Waits for the broker."""
-        return self._stage._path_from_tokens([self._stage._intern(False, t) if isinstance(t, str) else t for t in tokens])
+        """The id of the path whose components are these tokens, by id or text; of none, the root. Asks the broker."""
+        return self._stage._path_from_tokens(
+            [self._stage._intern(False, t) if isinstance(t, str) else t for t in tokens]
+        )
 
     def to_tokens(self, path: int | str) -> Any:
         """The ids of a path's components, an array of uint64: empty for the root. Waits for the broker."""
