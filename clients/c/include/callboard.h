@@ -173,7 +173,10 @@ typedef struct cbd_connect_options {
     uint32_t argument_bytes;  /* room for arguments, inline payloads too, up to CBD_AREA_BYTES_MAX; 0: CBD_ARGUMENT_BYTES_DEFAULT */
     uint32_t result_bytes;    /* room for results, up to CBD_AREA_BYTES_MAX; 0: CBD_RESULT_BYTES_DEFAULT */
     uint64_t timeout_ns;      /* for the broker's answer; 0: 10 s */
+    uint64_t reattach_ns;     /* how long to look for the next broker when this one is gone; 0: 10 s; or CBD_REATTACH_NEVER */
 } cbd_connect_options;
+
+#define CBD_REATTACH_NEVER UINT64_MAX
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else

@@ -23,7 +23,7 @@ struct map_group {
 struct cbd_session {
     cbd_stage *stage;
     cbd_query *query;
-    uint64_t handle;
+    uint64_t handle, life; /* of the broker that opened it */
     bool next_ordinal;
     _Atomic uint32_t over; /* committed or aborted */
     size_t count, next;
@@ -163,16 +163,19 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     struct submission s = {
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
-        .handle = session->query->handle,
+        .query = session->query,
         .ordinal = o->next_ordinal ? 0 : o->ordinal,
         .into = descriptors,
         .into_bytes = (uint32_t)(groups * sizeof *descriptors),
     };
-    cbd_status status = cbdi_submit_begin(stage, &s, sizeof arguments + name_bytes, groups * sizeof *descriptors, error);
+    cbd_status status = cbdi_reattach_wait(stage, false, error); /* it waits for the broker anyway */
+    if (status == CBD_STATUS_OK)
+        status = cbdi_submit_begin(stage, &s, sizeof arguments + name_bytes, groups * sizeof *descriptors, error);
     if (status != CBD_STATUS_OK)
         return status;
     memcpy(s.arguments, &arguments, sizeof arguments);
     memcpy(s.arguments + sizeof arguments, session->name, name_bytes);
+    session->life = cbdi_session_opened(stage);
     cbd_op *op;
     cbd_op_result result;
     uint32_t got;
@@ -278,10 +281,22 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     *group = NULL;
     if (atomic_load(&session->over))
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session->name);
+    if (session->life != atomic_load(&session->stage->ring.life))
+        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                         "the broker restarted, and the session on \"%.200s\" is of the time before: map it anew", session->name);
     if (session->next == session->count)
         return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
     *group = &session->groups[session->next++].view;
     return CBD_STATUS_OK;
+}
+
+/* An op on the session: of its life alone, and about its attribute. */
+static void of_session(struct submission *s, const cbd_session *session)
+{
+    s->handle = session->handle;
+    s->life = session->life;
+    s->about = cbdi_hash(session->name, strlen(session->name));
+    s->about_ordinal = session->count != 0 ? session->groups[0].view.ordinal : 0;
 }
 
 cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
@@ -300,7 +315,8 @@ cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_err
     cbd_status status = cbdi_enter(session->stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .handle = session->handle, .value = view->index};
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .value = view->index};
+    of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
         protect(session, group, PROT_READ);
@@ -326,8 +342,8 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
     if (status != CBD_STATUS_OK)
         return status;
     struct submission s = {.opcode = CBD_OP_UNMAP_ATTRIBUTE,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .handle = session->handle};
+                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0)};
+    of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
         for (size_t i = 0; i < session->count; i++)
@@ -350,6 +366,7 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
         session->abort->opcode = CBD_OP_UNMAP_ATTRIBUTE;
         session->abort->flags = CBD_FLAG_ABORT;
         session->abort->handle = session->handle;
+        session->abort->life = session->life;
         cbdi_defer(session->stage, session->abort);
         session->abort = NULL;
     }
@@ -366,6 +383,7 @@ void cbd_session_release(cbd_session *session)
         if (session->groups[i].segment != NULL)
             atomic_fetch_sub(&session->groups[i].segment->users, 1);
     cbd_query_release(session->query);
+    cbdi_session_released(stage, session->life);
     free(session->abort);
     free(session->groups);
     free(session);

@@ -129,8 +129,8 @@ static cbd_status pin_by_broker(cbd_stage *stage, cbd_pin **pins, size_t n, uint
     return status;
 }
 
-cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
-                         cbd_pin **pins, uint64_t *epoch, cbd_error *error)
+static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+                           cbd_pin **pins, uint64_t *epoch, cbd_error *error)
 {
     *epoch = load64(&stage->directory->epoch);
     if (*epoch == 0)
@@ -161,6 +161,17 @@ cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const 
             exchange64(&slot_of(pins[i])->epoch, 0);
     }
     return pin_by_broker(stage, pins, n, epoch, error);
+}
+
+/* While there is no broker, nobody raises a horizon: a broker that was lost is no reason to fail. */
+cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+                         cbd_pin **pins, uint64_t *epoch, cbd_error *error)
+{
+    cbd_status status;
+    do
+        status = pin_once(stage, columns, attributes, n, pins, epoch, error);
+    while (status == CBD_STATUS_BROKER_RESTARTED);
+    return status;
 }
 
 /* Names up to three of the oldest pins. */
