@@ -32,13 +32,21 @@
  *   - Nothing here prints, aborts, exits or raises a signal.
  *   - Strings in are NUL-terminated UTF-8 unless a length is passed; other bytes are refused
  *     with INVALID_ARGUMENT, at once. Error texts are always UTF-8.
- *   - When the broker goes away, stopped or killed, cbd_stage_is_alive turns 0 as soon as it is
+ *   - A broker that dies and is started anew, or is replaced, takes the session up again. The client looks
+ *     for the next one up to cbd_connect_options.reattach_ns, driven by whoever waits, polls or asks whether the
+ *     stage is alive; there is no thread of its own. Reads in place and cbd_follow go on the whole time, and
+ *     a first look at memory that is not mapped yet waits. Calls that wait for the broker wait for the next one.
+ *     What was not sealed is gone: submissions of that time end with BROKER_RESTARTED, and so do ops that were in
+ *     flight (but a seal whose floor was reached is OK) and everything on map sessions of before. Work
+ *     that was accepted and not sealed is told once: the next submission that writes or seals is
+ *     refused with BROKER_RESTARTED, which names it. Queries stay usable; the first use registers them again,
+ *     one round trip.
+ *   - When the broker goes away for good, stopped or not started anew in time, cbd_stage_is_alive turns 0 as soon as it is
  *     noticed, and whatever needs the broker ends with SESSION_ENDED and the reason: every
  *     wait (an op, cbd_follow), every submission, the first look at memory that this
  *     client has not mapped yet. What was sealed stays readable in place, with groups, pins and
  *     snapshots that are held and with new reads, as far as the memory is mapped, because it
- *     belongs to no process; but it shows the state at the broker's end and nothing newer. A broker that is
- *     started anew makes a new generation in this version: connect again to see it. An orderly
+ *     belongs to no process; but it shows the state at the broker's end and nothing newer. An orderly
  *     stop removes the stage's memory from the machine, so that only what is mapped stays.
  *   - Options structs of all zeros, or NULL, are the defaults. The one exception
  *     is cbd_write_options.count; use cbd_write_options_default().
@@ -310,7 +318,7 @@ CBD_API void cbd_query_release(cbd_query *query);
 
 typedef struct cbd_op_result {
     cbd_status status;
-    uint32_t flags;   /* CBD_COMPLETION_* */
+    uint32_t flags;   /* CBD_COMPLETION_*; SEALED_MAYBE with BROKER_RESTARTED: its ordinal is sealed, and it may have been part of that */
     uint64_t ordinal; /* that the op ended up with */
     uint64_t epoch;   /* that a seal published, else the current one */
     uint64_t value;   /* a seal: the floor */

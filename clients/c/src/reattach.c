@@ -216,7 +216,7 @@ cbd_status cbdi_reattach_wait(cbd_stage *stage, bool cached, cbd_error *error)
         }
         if (cbdi_ended(stage, NULL) == CBD_STATUS_OK && !there(stage, cached)) {
             cbdi_futex_wait(&ring->control->client_bell, bell, cbdi_reattach_turn(stage, UINT64_MAX));
-            if (cbdi_interrupted())
+            if (!cached && cbdi_interrupted()) /* its answer may wait for who waits for cache_lock */
                 return cbdi_fail(error, CBD_STATUS_TIMEOUT, "interrupted while the session waits for the next broker");
         }
     }
