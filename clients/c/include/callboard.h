@@ -90,6 +90,34 @@ CBD_API const char *cbd_status_text(cbd_status status);
 /* The version of the ABI that this library speaks, "1.0"; static. */
 CBD_API const char *cbd_abi_version(void);
 
+/* ---- the log ------------------------------------------------------------- */
+
+/* Without a callback nothing is said anywhere. With one, the library tells what happens to sessions and handles,
+ * never what happens to data. Channels, which each text begins with: "session" (attached, broker lost, taken up again,
+ * ended, closed), "memory" (segments mapped and unmapped), "handle" (given back while in use), "call" (refusals that
+ * a program should know of: limits, lost work). */
+enum { CBD_LOG_DEBUG = 0, CBD_LOG_INFO = 1, CBD_LOG_WARNING = 2, CBD_LOG_ERROR = 3, CBD_LOG_NONE = 4 };
+
+/* severity: CBD_LOG_*; time_ns since 1970; text is the library's and valid until the callback returns. Called on a
+ * thread of the library's own, one record at a time, in order, never while a lock of the library is held: it may call
+ * anything but cbd_log_flush and cbd_log_remove. While it is slow, records are dropped, and their number is told. */
+typedef void (*cbd_log_callback)(void *context, uint32_t severity, uint64_t time_ns, const char *text);
+
+/* Installs the process's one callback. threshold: what is less severe is left out; CBD_LOG_NONE: everything is.
+ * channels: names with commas between them, and only those are told; NULL or "": all. A name that no channel has
+ * matches nothing. INVALID_ARGUMENT: other text, or no callback; ALREADY_EXISTS: remove the other one first. A forked
+ * child has none. */
+CBD_API cbd_status cbd_log_install(cbd_log_callback callback, void *context, uint32_t threshold, const char *channels,
+                                   cbd_error *error);
+
+/* Waits until what was logged before is delivered; 0 looks once, UINT64_MAX waits for ever. OK at once without a
+ * callback; TIMEOUT; OP_FAILED within the callback. */
+CBD_API cbd_status cbd_log_flush(uint64_t timeout_ns, cbd_error *error);
+
+/* Delivers what was logged, then removes the callback: it is not called any more when this returns. OK without one;
+ * OP_FAILED within the callback. */
+CBD_API cbd_status cbd_log_remove(cbd_error *error);
+
 /* ---- types of data ------------------------------------------------------ */
 
 /* Element types are DLPack's: a code, the bits of one lane, and lanes. */
@@ -205,6 +233,12 @@ CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *opti
  * the memory behind them, until they are released. A second call does nothing.
  * The handle stays usable for calls, which return SESSION_ENDED. */
 CBD_API void cbd_stage_close(cbd_stage *stage);
+
+/* As cbd_stage_close, but refuses with OP_FAILED while anything of the stage is in use: its text lists map sessions,
+ * queries, ops, reads, snapshots, and pins with their attributes and epochs. The stage then stays as it is,
+ * and the call can be repeated. It looks and then closes: what another thread makes in between is
+ * closed over. OK where the stage is closed already. */
+CBD_API cbd_status cbd_stage_close_if_idle(cbd_stage *stage, cbd_error *error);
 
 /* Gives the handle back; closes it first where that was not done. */
 CBD_API void cbd_stage_release(cbd_stage *stage);

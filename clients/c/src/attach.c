@@ -165,6 +165,7 @@ void cbd_stage_close(cbd_stage *stage)
     stage->root = NULL;
     pthread_mutex_unlock(&stage->cache_lock);
     cbd_query_release(root);
+    cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "closed stage %s", stage->name);
     cbdi_leave(stage);
 }
 
@@ -350,8 +351,10 @@ static cbd_status check_stage(cbd_stage *stage, const struct place *place, cbd_e
 {
     char serves[sizeof stage->directory->stage_name + 1];
     cbdi_copy_text(serves, sizeof serves, stage->directory->stage_name, sizeof stage->directory->stage_name);
-    if (!place->named || strcmp(serves, place->name) == 0)
+    if (!place->named || strcmp(serves, place->name) == 0) {
+        memcpy(stage->name, serves, sizeof stage->name);
         return CBD_STATUS_OK;
+    }
     return cbdi_fail(error, CBD_STATUS_NOT_FOUND,
                      "runtime directory %.200s serves stage \"%s\", not \"%s\"; connect to \"%s\", or let CALLBOARD_RUNTIME_DIR "
                      "name the directory of \"%s\" (unset, the usual places are looked at)",
@@ -420,8 +423,12 @@ cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd
         cbdi_close_socket(stage);
         unmap(stage);
         cbdi_stage_drop(stage);
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_SESSION, "not attached: %s: %s", cbd_status_name(status), why.text);
         return cbdi_fail(error, status, "%s", why.text);
     }
+    cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "attached to stage %s, generation %llu, as client %llu of broker %llu", stage->name,
+             (unsigned long long)stage->generation, (unsigned long long)stage->incarnation,
+             (unsigned long long)reply.broker_incarnation);
     close_descriptors(stage, 2); /* directory and doorbell are mapped; the channel's descriptor stays (I3) */
     *out = stage;
     return CBD_STATUS_OK;

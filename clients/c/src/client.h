@@ -2,6 +2,7 @@
  *
  *     discover.c   finds the runtime directory and connects
  *     attach.c     says hello, maps, forks and closes                 struct cbd_stage
+ *     idle.c       closes where nothing is in use
  *     socket.c     messages with descriptors, the proof that the broker lives
  *     segment.c    segment id → mapping                               struct segment
  *     ring.c       submission and completion rings                    struct ring
@@ -16,6 +17,7 @@
  *     fit.c        which of a name's columns a write is for
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
  *     dtype.c, text.c, error.c, futex.c                               what they need
+ *     log.c        tells the application's callback what happens
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
  * `mapped`: whoever needs its mappings, that is the open stage, every call while it
@@ -49,6 +51,13 @@ cbd_status cbdi_fail(cbd_error *error, cbd_status status, const char *format, ..
 
 /* Copies text that may hold anything into a terminated buffer, cut at a character. */
 void cbdi_copy_text(char *to, size_t room, const void *text, size_t length);
+
+/* ---- the log (log.c) ------------------------------------------------------ */
+
+enum log_channel { CBDI_LOG_SESSION, CBDI_LOG_MEMORY, CBDI_LOG_HANDLE, CBDI_LOG_CALL, CBDI_LOG_CHANNELS };
+
+/* Never waits for the callback, and is never called where data goes, or with the descriptors' lock held. */
+void cbdi_log(uint32_t severity, enum log_channel channel, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- texts (text.c) ------------------------------------------------------ */
 
@@ -413,6 +422,7 @@ struct reattach {
 struct cbd_stage {
     _Atomic uint32_t refs;
     _Atomic uint32_t mapped;
+    _Atomic uint32_t queries, ops; /* handles of theirs that are not given back (idle.c) */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
     _Atomic uint32_t ended;   /* the session is over; ended_status and ended_text say why */
@@ -452,6 +462,7 @@ struct cbd_stage {
 
     pthread_mutex_t socket_lock;
     pthread_mutex_t state_lock;
+    char name[CBD_STAGE_NAME_BYTES_MAX + 1];
     cbd_status ended_status;
     char ended_text[OP_TEXT_BYTES];
 };

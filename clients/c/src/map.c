@@ -378,6 +378,9 @@ void cbd_session_release(cbd_session *session)
     if (session == NULL)
         return;
     cbd_stage *stage = session->stage;
+    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
+                 stage->name, session->name);
     cbd_abort(session, NULL);
     for (size_t i = 0; session->groups != NULL && i < session->count; i++)
         if (session->groups[i].segment != NULL)

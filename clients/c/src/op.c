@@ -147,6 +147,7 @@ void cbd_op_release(cbd_op *op)
         }
         pthread_mutex_unlock(&stage->ring.lock);
     }
+    atomic_fetch_sub(&stage->ops, 1);
     cbdi_stage_drop(stage);
 }
 

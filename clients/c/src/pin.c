@@ -263,6 +263,8 @@ cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct versio
         pin->use_count--; /* a snapshot's pin goes on without this version */
         atomic_fetch_sub(&segment->users, 1);
         uncount_version(stage, use);
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_CALL, "stage %s: a read was refused: %llu bytes pinned, the limit is %llu; oldest pins: %s",
+                 stage->name, (unsigned long long)pinned, (unsigned long long)most, oldest);
         return cbdi_fail(error, CBD_STATUS_LIMIT,
                          "this client would pin %llu bytes of distinct versions, its limit is %llu; oldest pins: %s",
                          (unsigned long long)pinned, (unsigned long long)most, oldest);

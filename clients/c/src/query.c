@@ -130,6 +130,7 @@ cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, 
         query->life = life;
         query->count = n;
         cbdi_stage_retain(stage);
+        atomic_fetch_add(&stage->queries, 1);
     }
     cbdi_leave(stage);
     if (status != CBD_STATUS_OK) {
@@ -218,6 +219,7 @@ void cbd_query_release(cbd_query *query)
     free(query->table);
     free(query->ids);
     free(query);
+    atomic_fetch_sub(&stage->queries, 1);
     cbdi_stage_drop(stage);
 }
 

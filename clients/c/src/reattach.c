@@ -51,6 +51,8 @@ void cbdi_hung_up(cbd_stage *stage)
     cbdi_copy_text(r->why, sizeof r->why, "none yet", 8);
     cbdi_close_socket(stage);
     cbdi_ring_lose(stage);
+    cbdi_log(CBD_LOG_WARNING, CBDI_LOG_SESSION, "stage %s: the broker hung up; another one is looked for, for up to %llu ms",
+             stage->name, (unsigned long long)(r->wait_ns / 1000000));
 }
 
 /* Connects and says hello. */
@@ -171,6 +173,9 @@ void cbdi_reattach_settle(cbd_stage *stage)
     if (status == CBD_STATUS_OK) {
         if (!cbdi_ring_renew(stage, &outcomes, closed, &why))
             status = why.status; /* OK: another broker was lost meanwhile */
+        else
+            cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "stage %s: broker %llu took the session up again at epoch %llu", stage->name,
+                     (unsigned long long)atomic_load(&stage->broker_incarnation), (unsigned long long)outcomes.epoch);
         cbdi_outcomes_free(&outcomes);
     } else {
         free(closed);

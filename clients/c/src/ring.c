@@ -268,6 +268,7 @@ void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op)
         s->op->abandoned = true;
     } else {
         cbdi_stage_retain(stage);
+        atomic_fetch_add(&stage->ops, 1);
         *op = s->op;
     }
     commit_locked(stage, s);

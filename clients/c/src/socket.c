@@ -100,13 +100,17 @@ void cbdi_end(cbd_stage *stage, cbd_status status, const char *format, ...)
     if (wanted < 0)
         text[0] = 0;
 
+    bool first;
     pthread_mutex_lock(&stage->state_lock);
-    if (!atomic_load(&stage->ended)) {
+    if ((first = !atomic_load(&stage->ended))) {
         stage->ended_status = status;
         cbdi_copy_text(stage->ended_text, sizeof stage->ended_text, text, strlen(text));
         atomic_store(&stage->ended, 1);
     }
     pthread_mutex_unlock(&stage->state_lock);
+    if (first)
+        cbdi_log(status == CBD_STATUS_INTERNAL ? CBD_LOG_ERROR : CBD_LOG_WARNING, CBDI_LOG_SESSION, "stage %s: the session is over: %s",
+                 stage->name, text);
     cbdi_ring_wake(stage);
 }
 

@@ -165,6 +165,7 @@ void cbdi_unsealed_lost(cbd_stage *stage, const struct outcomes *o)
              "the broker restarted before this client's work was sealed, and it is gone: %s%s%zu attributes in all. Nothing was submitted: write it again",
              names, used != 0 ? "; " : prims ? "deletes; " : "", lost);
     u->tell = true;
+    cbdi_log(CBD_LOG_WARNING, CBDI_LOG_CALL, "stage %s: %s", stage->name, u->told);
 }
 
 cbd_status cbdi_unsealed_refuse(cbd_stage *stage, uint32_t opcode, cbd_error *error)
