@@ -31,6 +31,7 @@ from ._errors import (
     SessionEnded,
     Timeout,
 )
+from ._log import Severity, flush_log, install_log, remove_log
 from ._native import ABI_VERSION, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
 from ._types import ALL, DType, Has, Kind, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
 
@@ -75,6 +76,7 @@ __all__ = [
     "Scope",
     "Semantic",
     "SessionEnded",
+    "Severity",
     "Snapshot",
     "Stage",
     "Strings",
@@ -84,5 +86,8 @@ __all__ = [
     "__version__",
     "connect",
     "dtype",
+    "flush_log",
+    "install_log",
+    "remove_log",
     "version",
 ]

@@ -9,6 +9,7 @@
  *     stage.c    Stage: connecting, waiting, floors, strings
  *     write.c    Stage: writing, publishing, sealing, declaring
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
+ *     log.c      the log callback
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
  * and no wait is longer than TURN_NS before signals are looked at. What a consumer of
@@ -37,6 +38,7 @@ struct native {
     PyObject *dtype_type; /* callboard.DType, a tuple (code, bits, lanes) */
     PyObject *dtype;      /* callboard.dtype */
     PyObject *semantics;  /* the members of callboard.Semantic, by number */
+    PyObject *severity;   /* callboard.Severity, once a log callback was installed; borrowed, it lives as long as the module */
 };
 extern struct native native;
 
@@ -249,5 +251,10 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row);
 /* write.c: Stage's methods that write; read.c: those that read. */
 extern PyMethodDef stage_write_methods[], stage_read_methods[];
 PyObject *not_in_this_version(const char *what);
+
+/* log.c: functions of the module. */
+PyObject *log_install(PyObject *module, PyObject *args);
+PyObject *log_flush(PyObject *module, PyObject *timeout);
+PyObject *log_remove(PyObject *module, PyObject *unused);
 
 #endif

@@ -105,9 +105,21 @@ static void stage_dealloc(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *stage_close(PyObject *self, PyObject *Py_UNUSED(unused))
+static PyObject *stage_close(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    close_stage((Stage *)self);
+    static char *names[] = {"if_idle", NULL};
+    Stage *stage = (Stage *)self;
+    int if_idle = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$p:close", names, &if_idle))
+        return NULL;
+    if (if_idle && !stage->closed) {
+        cbd_error error;
+        cbd_status status = cbd_stage_close_if_idle(stage->stage, &error); /* with the GIL, as close_stage */
+        if (status != CBD_STATUS_OK)
+            return raise_error(status, &error);
+        stage->closed = true;
+    }
+    close_stage(stage);
     Py_RETURN_NONE;
 }
 
@@ -118,7 +130,8 @@ static PyObject *stage_begin(PyObject *self, PyObject *Py_UNUSED(unused))
 
 static PyObject *stage_end(PyObject *self, PyObject *Py_UNUSED(args))
 {
-    return stage_close(self, NULL);
+    close_stage((Stage *)self);
+    Py_RETURN_NONE;
 }
 
 /* ---- what it tells ------------------------------------------------------------------- */
@@ -336,8 +349,10 @@ static PyGetSetDef stage_getset[] = {
 };
 
 static PyMethodDef stage_methods[] = {
-    {"close", stage_close, METH_NOARGS,
-     "close()\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views stay valid."},
+    {"close", (PyCFunction)(void (*)(void))stage_close, METH_VARARGS | METH_KEYWORDS,
+     "close(*, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
+     "stay valid.\nif_idle: refuses with OperationFailed while anything of the stage is in use, and lists it: map sessions,\n"
+     "queries, ops, reads, snapshots, views. The stage then stays open, and close can be called again."},
     {"__enter__", stage_begin, METH_NOARGS, NULL},
     {"__exit__", stage_end, METH_VARARGS, NULL},
     {"info", stage_info, METH_NOARGS, "info()\n--\n\nWhat the stage tells about itself and this client, a dict."},
