@@ -24,6 +24,7 @@ const module = "callboard"
 // beside or above it. So clients/go cannot reach broker: they stand on one rung.
 var ladder = map[string]int{
 	"protocol":   0,
+	"fault":      0,
 	"modelcheck": 0,
 	"shm":        1,
 	"tensor":     1,

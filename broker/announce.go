@@ -26,7 +26,7 @@ func (b *Broker) startNATS() (err error) {
 	if b.announce, err = control.NewAnnouncer(b.nats.Events(), control.AnnouncerOptions{Identity: id}); err != nil {
 		return err
 	}
-	endpoints := []control.Endpoint{control.DescribeEndpoint(b.describe), control.FloorEndpoint(b.floor)}
+	endpoints := []control.Endpoint{control.DescribeEndpoint(b.describe), control.FloorEndpoint(b.floor), control.QueryEndpoint(b.primsNow), control.ReadEndpoint(b.readNow)}
 	if b.service, err = control.NewService(b.nats.Requests(), control.ServiceOptions{Identity: id, Endpoints: endpoints, Stats: b.stats}); err != nil {
 		return err
 	}

@@ -95,6 +95,7 @@ func (b *Broker) growNow(r snapshot.GrowRequest) {
 func (b *Broker) grown(r snapshot.GrowRequest, object *segmentObject, seg *snapshot.Segment, failed *protocol.Error) {
 	if failed == nil {
 		b.objects[r.ID] = object
+		b.reader.segments.Store(r.ID, object.mapping.Bytes())
 	} else {
 		b.config.Log.Warn("no new segment", "bytes", r.SizeBytes, "for", r.Arena.Label, "error", failed.Text)
 	}
@@ -102,7 +103,7 @@ func (b *Broker) grown(r snapshot.GrowRequest, object *segmentObject, seg *snaps
 }
 
 func (b *Broker) makeSegment(r snapshot.GrowRequest) (*segmentObject, *snapshot.Segment, *protocol.Error) {
-	object, mapping, err := b.makeObject(fmt.Sprintf("segment-%d", r.ID), r.SizeBytes)
+	object, mapping, err := b.makeObject(fmt.Sprintf("%s%d", segmentPrefix, r.ID), r.SizeBytes)
 	if err != nil {
 		return nil, nil, snapshot.StatusError(err)
 	}
@@ -118,6 +119,7 @@ func (b *Broker) makeSegment(r snapshot.GrowRequest) (*segmentObject, *snapshot.
 func (b *Broker) retireSegment(seg *snapshot.Segment) {
 	if object := b.objects[seg.ID]; object != nil {
 		delete(b.objects, seg.ID)
+		b.reader.segments.Delete(seg.ID)
 		b.workers.Go(object.discard) // unmapping a large one takes milliseconds (rule K2)
 	}
 }

@@ -35,7 +35,9 @@ func (b *Broker) loop() {
 	for _, work := range b.mailbox.end() {
 		work()
 	}
-	b.endAll()
+	if !b.leaving {
+		b.endAll()
+	}
 }
 
 // sleep waits until somebody rings, unless there is work already (rule R3).

@@ -23,6 +23,9 @@ func (o *outcome) merge(got snapshot.Outcome) {
 	if got.Ordinal != 0 {
 		o.Ordinal = got.Ordinal
 	}
+	if got.Count != 0 {
+		o.Count = got.Count
+	}
 	if got.Value != 0 {
 		o.Value = got.Value
 	}
@@ -41,6 +44,12 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 		return out, nil, nil
 	case protocol.OpQueryPaths:
 		out, err = b.queryPaths(c, e)
+	case protocol.OpQueryFilter:
+		return b.queryFilter(c, e)
+	case protocol.OpQueryPrims:
+		out, err = b.queryPage(c, e, (*snapshot.Query).Prims)
+	case protocol.OpQueryAttributes:
+		out, err = b.queryPage(c, e, (*snapshot.Query).Attributes)
 	case protocol.OpQueryRelease:
 		if _, err = c.query(e.Handle); err == nil {
 			delete(c.queries, e.Handle)
@@ -63,6 +72,8 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 		err = b.declare(c)
 	case protocol.OpPin:
 		out, err = b.pin(c)
+	case protocol.OpSessionsClosed:
+		b.memory.ReleaseQuarantine(c.arena) // nobody writes into what was leased before the restart (rule B1)
 	default:
 		err = protocol.Errorf(protocol.StatusNotSupported, "operation %d is not part of this version", e.Opcode)
 	}
@@ -134,8 +145,8 @@ func (b *Broker) queryPaths(c *client, e *protocol.SubmissionEntry) (out outcome
 		if q, err = c.query(e.Handle); err != nil {
 			return out, err
 		}
-	} else if len(c.queries) >= queriesMax {
-		return out, protocol.Errorf(protocol.StatusLimit, "this client has %d queries, the limit is %d; release some", len(c.queries), queriesMax)
+	} else if err = c.roomForQuery(); err != nil {
+		return out, err
 	}
 	ids := make([]uint64, len(paths))
 	for i, path := range paths {
@@ -159,6 +170,13 @@ func (b *Broker) queryPaths(c *client, e *protocol.SubmissionEntry) (out outcome
 
 // queriesMax bounds the queries of one client.
 const queriesMax = 65536
+
+func (c *client) roomForQuery() error {
+	if len(c.queries) >= queriesMax {
+		return protocol.Errorf(protocol.StatusLimit, "this client has %d queries, the limit is %d; release some", len(c.queries), queriesMax)
+	}
+	return nil
+}
 
 func (b *Broker) intern(c *client, e *protocol.SubmissionEntry) (out outcome, err error) {
 	texts, err := stringList(c.arguments)

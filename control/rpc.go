@@ -15,6 +15,7 @@ const (
 	CodeNotFound   = "404"
 	CodeTooLarge   = "413"
 	CodeBroken     = "500"
+	CodeNotServed  = "501"
 	CodeBusy       = "503"
 	CodeTimeout    = "504"
 	CodeNotThere   = "NOT_THERE" // made by Request: no broker on the subject

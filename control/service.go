@@ -42,9 +42,10 @@ type ServiceOptions struct {
 
 // Service answers requests. Requests of one endpoint run one after another, as NATS delivers them.
 type Service struct {
-	service micro.Service
-	timeout time.Duration
-	refused atomic.Uint64
+	connection *nats.Conn
+	service    micro.Service
+	timeout    time.Duration
+	refused    atomic.Uint64
 }
 
 // NewService registers the endpoints; they answer from now on. No endpoint has a queue group: shared memory is local to a
@@ -54,7 +55,7 @@ func NewService(connection *nats.Conn, options ServiceOptions) (*Service, error)
 	if err != nil {
 		return nil, fmt.Errorf("starting the NATS service: %w", err)
 	}
-	s := &Service{timeout: options.Timeout}
+	s := &Service{connection: connection, timeout: options.Timeout}
 	if s.timeout <= 0 {
 		s.timeout = DefaultHandlerTimeout
 	}
@@ -127,10 +128,11 @@ func (s *Service) serve(endpoint Endpoint) micro.HandlerFunc {
 		}
 		response, err := s.answer(endpoint, &running, r.Data())
 		if err == nil {
-			if failure := r.Respond(response); failure == nil {
+			failure := r.Respond(response)
+			if failure == nil {
 				return
 			}
-			err = &RPCError{CodeTooLarge, fmt.Sprintf("the answer has %d bytes, more than this NATS server takes: ask for less", len(response))}
+			err = &RPCError{CodeTooLarge, fmt.Sprintf("the answer has %d bytes, this NATS server takes %d (%v): ask for less", len(response), s.connection.MaxPayload(), failure)}
 		}
 		body, _ := json.Marshal(err) // two strings
 		_ = r.Error(err.Code, oneLine(err.Text), body)

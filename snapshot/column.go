@@ -1,8 +1,7 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -35,6 +34,7 @@ type column struct {
 
 	pending    []*capture // unsealed, by ordinal, then as accepted (rule O1)
 	log        [logVersions]changed
+	due        due
 	spares     []spare
 	tombstones tombstones
 }
@@ -92,6 +92,9 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 			return nil, err
 		}
 	}
+	if fault.On(fault.SemanticLost) {
+		schema.Semantic = 0
+	}
 	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
 	raw, err := s.attributes.entry(uint64(c.index))
 	if err != nil {
@@ -104,7 +107,7 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 	e.NameID, e.Schema, e.RowBytes, e.Retain, e.Handoff = nameID, schema, rowBytes, retain, handoff
 	e.SlotPages = s.firstSlotPage
 	c.entry = e
-	atomic.StoreUint32(&e.State, protocol.AttributeLive)
+	store32(&e.State, protocol.AttributeLive)
 	s.columns = append(s.columns, c)
 	if name != floorName {
 		if c.attribute = s.byName[name]; c.attribute == nil {
@@ -113,7 +116,7 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 		}
 		c.attribute.columns = append(c.attribute.columns, c)
 	}
-	atomic.StoreUint32(&s.root.AttributeCount, uint32(len(s.columns)))
+	store32(&s.root.AttributeCount, uint32(len(s.columns)))
 	return c, nil
 }
 
@@ -141,8 +144,8 @@ func (s *Store) growSlots(c *column) error {
 		s.firstSlotPage = place
 	} else {
 		next := &c.lastPage.Next
-		atomic.StoreUint64(&next.OffsetBytes, place.OffsetBytes)
-		atomic.StoreUint64(&next.Segment, place.Segment)
+		store64(&next.OffsetBytes, place.OffsetBytes)
+		store64(&next.Segment, place.Segment)
 	}
 	first := len(c.slots)
 	for i := range page.Slots {

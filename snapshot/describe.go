@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
 	"callboard/protocol"
 )
 
@@ -107,8 +105,8 @@ func (s *Store) Declare(name string, schema protocol.Schema, retain, handoff uin
 		return err
 	}
 	c.retain, c.handoff = int(retain), handoff
-	atomic.StoreUint32(&c.entry.Retain, retain)
-	atomic.StoreUint32(&c.entry.Handoff, handoff)
+	store32(&c.entry.Retain, retain)
+	store32(&c.entry.Handoff, handoff)
 	s.noteExcess(c)
 	return nil
 }

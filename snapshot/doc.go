@@ -58,6 +58,7 @@
 //
 //	write.go incoming.go accept.go delete.go  what may be written, and when
 //	query.go layout.go            which prim has which row
+//	filter*.go                    which prims a query by filter is of
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
@@ -80,7 +81,10 @@
 //  6. Each record, at every moment, equals the truth at its own epoch (B2).
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
 //     date by the rows that changed since, as far as the log reaches (rule O7).
-//  8. A warm tick of Write or UnmapGroup and Seal takes no Go memory, and no system
+//  8. A filter looks at a survey: versions and captures as they were when it began, held
+//     until it ends. What it looks at is never written to meanwhile, so it may run
+//     beside the loop.
+//  9. A warm tick of Write or UnmapGroup and Seal takes no Go memory, and no system
 //     call but the wake.
 //
 // # When a peer dies or lies

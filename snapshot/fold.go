@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/shm"
 	"callboard/tensor"
@@ -219,7 +220,7 @@ func (f *fold) copy() {
 				clear(all[uint64(row)*f.rowBytes:][:f.rowBytes])
 			}
 		}
-		if ordinals != nil {
+		if ordinals != nil && !fault.On(fault.RowOrdinalsStale) {
 			for _, row := range rows {
 				ordinals[row] = k.ordinal
 			}
@@ -285,6 +286,10 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 	v := c.newVersion()
 	*v = version{birth: epoch, death: protocol.Infinite, block: f.block, ordinals: f.ordinals, rows: f.plan.total, layoutBlock: c.layout.block.Hold(),
 		generation: c.layout.generation, lowest: lowest, highest: highest, sequence: last + 1, adopted: f.adopted}
+	if fault.On(fault.GenerationAlways) {
+		s.layoutGeneration++
+		v.generation = s.layoutGeneration
+	}
 	f.block, f.ordinals, f.spare = nil, nil, spare{}
 	captured := uint64(0)
 	for _, k := range f.captures {

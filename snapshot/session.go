@@ -3,6 +3,7 @@ package snapshot
 import (
 	"sync/atomic"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -91,7 +92,7 @@ func (s *Store) fillSession(m *Session, c *column, init uint32) *Job {
 	}
 	finish := func() (Outcome, error) { end(); return Outcome{}, nil }
 	var from *version
-	if c != nil && init == protocol.InitCurrent {
+	if c != nil && init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
 		from = c.latest()
 	}
 	if from == nil || from.rows == 0 {

@@ -29,6 +29,7 @@ type history struct {
 	stamp   uint64
 	handoff uint32
 	reader  *Reader
+	pinned  PinSource // the reader's
 	list    *PrimList
 	views   []*heldView
 }

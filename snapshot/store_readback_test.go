@@ -19,7 +19,8 @@ func (h *history) attachReader() {
 	require.NoError(h.t, err)
 	pins, err := ring.NewPins(mem, l)
 	require.NoError(h.t, err)
-	h.store.AddPins(channelPins{h.t, pins})
+	h.pinned = channelPins{h.t, pins}
+	h.store.AddPins(h.pinned)
 	h.reader, err = NewReader(h.root, func(id uint64) ([]byte, error) {
 		if seg := h.memory.Segment(id); seg != nil {
 			return seg.Bytes, nil

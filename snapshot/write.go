@@ -3,6 +3,7 @@ package snapshot
 import (
 	"strings"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -157,8 +158,11 @@ func (s *Store) admit(name string, ordinal uint64, next bool) (uint64, error) {
 			return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: the write floor is %d, nothing comes after it", name, floor)
 		}
 		ordinal = floor + 1
+		if fault.On(fault.NextOrdinalSkips) {
+			ordinal++
+		}
 	}
-	if ordinal <= floor {
+	if ordinal <= floor && !(fault.On(fault.FloorOffByOne) && ordinal == floor) {
 		return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: ordinal %d is at or below the write floor %d; write above it", name, ordinal, floor)
 	}
 	for _, z := range s.active {
@@ -236,6 +240,11 @@ func (s *Store) WriteBatch(entries []Entry, seal bool) (Outcome, *Job, error) {
 			err = s.checkBatch(i, e)
 		}
 		if err != nil {
+			if fault.On(fault.BatchInParts) && i > 0 {
+				s.incoming = s.incoming[:i]
+				_, _, _ = s.accept(s.incoming[0].ordinal, seal)
+				return Outcome{}, nil, err
+			}
 			s.dropIncoming()
 			return Outcome{}, nil, err
 		}
@@ -299,7 +308,7 @@ func (s *Store) prepare(w *incoming, t *Target, p payload) (err error) {
 
 // checkPrims refuses what accepted operations and sealed data do not let these prims do.
 func (s *Store) checkPrims(r resolved, k *capture, insert bool) error {
-	if insert {
+	if insert && !fault.On(fault.InsertIsUpsert) {
 		if err := s.checkInsert(k, k.ordinal); err != nil {
 			return err
 		}

@@ -74,8 +74,18 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 	if err != nil {
 		return p, named(err)
 	}
+	running := q.running() // then only the broker will know how many prims there are
 	size := uint64(q.Len())
 	expect, selection := size, Selection{Count: tensor.All}
+	if running {
+		if w.selection != nil {
+			size = w.selection.Count
+		}
+		expect = tensor.AnyRows
+		if size == tensor.All {
+			return p, named(fail(protocol.StatusInvalidArgument, "the query is still running: a selection needs a count; give one, or wait for the query"))
+		}
+	}
 	if w.selection != nil {
 		selection = *w.selection
 		if selection.Count == 0 { // before it looks like a payload of the wrong length (behaviour 65)
@@ -111,7 +121,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 	if err != nil {
 		return p, named(err)
 	}
-	if size > 0 || rows > 0 { // behaviour 19
+	if (size > 0 || rows > 0) && (!running || w.selection != nil) { // behaviour 19
 		n, err := selection.Resolve(size, rows)
 		if err != nil {
 			return p, named(err)

@@ -13,7 +13,7 @@
 // goroutines. Every call that waits takes a context and notices its end within
 // 100 ms; a submission never waits for the broker.
 //
-//	Query          an ordered list of prims
+//	Query          an ordered list of prims, from paths or from a filter
 //	Op             one operation on its way; Wait tells how it ended
 //	MapSession     memory that is filled in place and handed over
 //	Read, Group    sealed data of some attributes: the newest, as of an ordinal, or what changed

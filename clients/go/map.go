@@ -59,6 +59,9 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 	if err != nil {
 		return nil, err
 	}
+	if err := q.Wait(ctx); err != nil {
+		return nil, err
+	}
 	schema, err := c.mapSchema(q, name, &o)
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)

@@ -55,7 +55,7 @@ func (s *Stage) AdvanceWriteFloor(ordinal uint64, o SealOptions) (*Op, error) {
 		return nil, refused(err)
 	}
 	head := sizeOf[protocol.SealArguments]()
-	r := request{what: "sealing", opcode: protocol.OpSeal, ordinal: ordinal, value: uint64(o.Scope), size: head}
+	r := request{what: "sealing", opcode: protocol.OpSeal, ordinal: ordinal, value: uint64(o.Scope), size: head, names: o.Attributes}
 	if o.Scope != ScopeAll {
 		r.size += stringListBytes(o.Attributes)
 	}

@@ -93,6 +93,9 @@ func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, w
 		}
 		seen[w.Name] = true
 	}
+	if err := c.settle(ctx); err != nil {
+		return nil, refused(err)
+	}
 	op, err := c.submit(inlineWrite(handle, payloads, ordinal, 0))
 	return op, refused(err)
 }
@@ -118,6 +121,9 @@ func (c *client) mayWrite() error {
 // write submits one checked payload: through the arguments where it is small, else
 // through a leased block. The operation returned is the last one.
 func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal uint64, flags uint32) (*Op, error) {
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
 	if p.sizeBytes <= protocol.InlineBytesMax {
 		return c.submit(inlineWrite(query, []payload{*p}, ordinal, flags))
 	}
@@ -135,7 +141,11 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 		return nil, err
 	}
 	if p.count == AllPrims && p.mask == nil {
-		return m.unmapAttribute(flags)
+		op, err := m.unmapAttribute(flags)
+		if err != nil {
+			m.abort()
+		}
+		return op, err
 	}
 	if _, err := m.unmapGroup(0, p.count, p.mask, flags); err != nil {
 		m.abort()
@@ -155,11 +165,15 @@ func inlineWrite(query uint64, payloads []payload, ordinal uint64, flags uint32)
 		size = align8(size) + 8*len(p.mask)
 		size = align8(size) + int(p.sizeBytes)
 	}
+	names := make([]string, len(payloads))
+	for i := range payloads {
+		names[i] = payloads[i].name
+	}
 	what := "writing " + payloads[0].String()
 	if len(payloads) > 1 {
 		what = fmt.Sprintf("writing %d attributes", len(payloads))
 	}
-	return request{what: what, opcode: protocol.OpWrite, flags: flags, handle: query, ordinal: ordinal, size: size, fill: func(dst []byte) error {
+	return request{what: what, opcode: protocol.OpWrite, flags: flags, handle: query, ordinal: ordinal, size: size, names: names, fill: func(dst []byte) error {
 		args := protocol.WriteArguments{EntryCount: uint32(len(payloads)), PrimMode: payloads[0].primMode}
 		copy(dst, bytesOf(&args))
 		at := heads

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	callboard "callboard/clients/go"
+	"callboard/fault"
 )
 
 // Time that a broker gets to start and to stop.
@@ -31,6 +32,8 @@ type Broker struct {
 
 	t       testing.TB
 	args    []string
+	binary  string   // "": the harness's own
+	env     []string // besides Env
 	command *exec.Cmd
 	output  *output
 	exited  chan struct{}
@@ -41,7 +44,19 @@ type Broker struct {
 // arguments of `callboard serve`.
 func Start(t testing.TB, args ...string) *Broker {
 	t.Helper()
-	b := &Broker{t: t, args: args, Stage: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9), output: &output{}}
+	return start(&Broker{t: t, args: args})
+}
+
+// StartFaulty is Start for a broker that was built with fault.Tag and makes a mistake; "" makes none.
+func StartFaulty(t testing.TB, binary string, f fault.Fault, args ...string) *Broker {
+	t.Helper()
+	return start(&Broker{t: t, args: args, binary: binary, env: []string{fault.Env + "=" + string(f)}})
+}
+
+func start(b *Broker) *Broker {
+	t := b.t
+	t.Helper()
+	b.Stage, b.output = fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9), &output{}
 	// Short paths: a socket's has at most 107 bytes, which t.TempDir may exceed.
 	b.RuntimeDir = tempDir(t, "")
 	base := "/dev/shm"
@@ -71,8 +86,12 @@ func (b *Broker) Restart() {
 		b.t.Fatal(err)
 	}
 	args := append([]string{"serve", "--stage", b.Stage, "--shm-dir", b.ShmDir}, b.args...)
-	b.command = exec.Command(Binary(b.t), args...)
-	b.command.Env = b.Env()
+	binary := b.binary
+	if binary == "" {
+		binary = Binary(b.t)
+	}
+	b.command = exec.Command(binary, args...)
+	b.command.Env = append(b.Env(), b.env...)
 	b.command.Stdout, b.command.Stderr = b.output, b.output
 	if err := b.command.Start(); err != nil {
 		b.t.Fatalf("starting the broker: %v", err)

@@ -196,6 +196,7 @@ typedef struct cbd_op cbd_op;
 typedef struct cbd_session cbd_session;
 typedef struct cbd_read cbd_read;
 typedef struct cbd_snapshot cbd_snapshot;
+typedef struct cbd_cursor cbd_cursor;
 typedef struct cbd_pin cbd_pin;
 
 typedef struct cbd_connect_options {
@@ -533,7 +534,7 @@ typedef struct cbd_read_group {
     uint32_t column;
     uint32_t version_flags; /* CBD_VERSION_* */
     uint64_t epoch;      /* the same for all groups of a read */
-    uint64_t ordinal;    /* the highest written in this version */
+    uint64_t ordinal;    /* the highest of the group's prims; see cbd_group_row_ordinals */
     uint64_t floor;      /* the attribute's write floor at the epoch */
     uint64_t stamp_ns;   /* of the seal that published this version */
     uint64_t layout_generation;
@@ -548,6 +549,8 @@ typedef struct cbd_read_group {
     int32_t contiguous;  /* 1: row i is prim i */
     int64_t shape[CBD_NDIM_MAX];
     cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain */
+    uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
+    uint32_t reserved;
 } cbd_read_group;
 
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
@@ -557,12 +560,39 @@ typedef struct cbd_read_group {
 CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                        cbd_read **read, cbd_error *error);
 
+/* A read narrowed in time. All zeros: the newest state, whole. */
+typedef struct cbd_range {
+    uint32_t has_at;    /* 1: the state as of the ordinal `at`, exactly; it must not be above the write floors */
+    uint32_t has_since; /* 1: only what changed after the ordinal `since`, which may be 0 */
+    uint64_t at;
+    uint64_t since;     /* at most `at` */
+} cbd_range;
+
+/* As cbd_read_attributes, as of an ordinal or of what changed, or both: then what changed after
+ * `since` up to `at`. What changed are the rows that were written, each with its value at the end
+ * of the range, and groups with is_delete of the prims that are gone. range NULL: the newest state.
+ * FLOOR_VIOLATION: `at` is above an attribute's write floor. OUT_OF_RANGE: that state is not
+ * retained (see cbd_declare), or never was one of its own because several ordinals were sealed
+ * at once; or deletes after `since` are not all known any more (see cbd_frontier).
+ * INVALID_ARGUMENT: `since` is above `at`. */
+CBD_API cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
+                                  const cbd_range *range, cbd_read **read, cbd_error *error);
+
+/* The ordinal after which all changes of the attribute are known exactly: a range that begins
+ * before it is OUT_OF_RANGE. It rises when more was deleted than is kept, which is at least
+ * 65 536 deletes. 0 for a name that nobody wrote. */
+CBD_API cbd_status cbd_frontier(cbd_stage *stage, const char *name, uint64_t *frontier, cbd_error *error);
+
 /* The epoch that the read is of; 0: nothing was sealed. */
 CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
 
 /* The next group; END when there are no more. *group is the caller's:
  * cbd_release_group. It is independent of the read. */
 CBD_API cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error);
+
+/* The ordinals that last wrote, or deleted, each of the group's prims: `ordinals` has room for
+ * prim_count of them. */
+CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
  * name are gone, unless the pin was retained: then data stays. */
@@ -592,6 +622,21 @@ CBD_API cbd_status cbd_snapshot_open(cbd_stage *stage, cbd_snapshot **snapshot, 
  * independent of the snapshot and share its pin. */
 CBD_API cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
                                      cbd_read **read, cbd_error *error);
+
+/* How far a snapshot goes: what a later read of changes begins after. A plain record that
+ * outlives the snapshot and the session; it is of one generation of a stage. *cursor is the
+ * caller's: cbd_cursor_release. */
+CBD_API cbd_status cbd_snapshot_cursor(cbd_snapshot *snapshot, cbd_cursor **cursor, cbd_error *error);
+CBD_API uint64_t cbd_cursor_epoch(const cbd_cursor *cursor); /* of its snapshot */
+CBD_API void cbd_cursor_release(cbd_cursor *cursor);
+
+/* As cbd_snapshot_read, of what changed since the cursor's snapshot: rows that were written, and
+ * groups with is_delete of the prims that are gone. Reads from cursor to cursor have each sealed
+ * change exactly once, whatever producers do meanwhile. since NULL: all that is there, to begin
+ * with. OUT_OF_RANGE: so much was deleted since that not all of it is known; then read the whole.
+ * INVALID_ARGUMENT: a cursor of another generation. */
+CBD_API cbd_status cbd_snapshot_read_since(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
+                                           const cbd_cursor *since, cbd_read **read, cbd_error *error);
 
 CBD_API uint64_t cbd_snapshot_epoch(const cbd_snapshot *snapshot);
 

@@ -14,6 +14,7 @@
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
+ *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
  *     dtype.c, text.c, error.c, futex.c                               what they need
@@ -256,9 +257,10 @@ struct version {
     uint64_t birth, death;
     cbd_abi_block_ref block;
     uint64_t rows;
-    uint64_t ordinal_highest;
+    uint64_t ordinal_lowest, ordinal_highest;
     uint64_t layout_generation;
     cbd_abi_ref layout;
+    cbd_abi_ref row_ordinals; /* segment 0: all rows are of ordinal_highest */
     uint32_t flags;
     uint64_t stamp_ns;
 };
@@ -277,6 +279,12 @@ struct column *cbdi_column_named(cbd_stage *stage, const char *name, size_t leng
 /* Rule V4. NOT_FOUND, without a text, when the column shows nothing at the epoch. */
 cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t epoch, struct version *version,
                              cbd_error *error);
+/* The version that is exactly the state as of an ordinal, sealed by the epoch (O4). NOT_FOUND, without a text,
+ * when the column had nothing then; OUT_OF_RANGE. It is not pinned yet (V5). */
+cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_t at, uint64_t epoch, struct version *version,
+                                cbd_error *error);
+/* The OUT_OF_RANGE that says so. */
+cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error);
 cbd_status cbdi_string(cbd_stage *stage, uint64_t id, const char **text, uint32_t *length, cbd_error *error);
 cbd_status cbdi_floors_at(cbd_stage *stage, uint64_t epoch, struct floors *floors, cbd_error *error);
 /* name NULL: the global floor. */
@@ -305,6 +313,8 @@ struct cbd_pin {
  * sealed and no pin was taken. No lock may be held. */
 cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
                          cbd_pin **pins, uint64_t *epoch, cbd_error *error);
+/* Pins one attribute at an epoch of the past, where its horizon still allows it; else *pin is NULL. */
+cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch, cbd_pin **pin, cbd_error *error);
 /* Notes that the pin keeps this version in this segment; with cache_lock held. LIMIT
  * when that is too much for this client. */
 cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct version *version, struct segment *segment,
@@ -341,10 +351,32 @@ cbd_query *cbdi_query_retain(cbd_query *query);
 /* A reference of the caller; with cache_lock held. */
 cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **map,
                         cbd_error *error);
+/* The map's prims whose rows an ordinal above `since` wrote last; NULL: no memory. */
+struct row_map *cbdi_row_map_changed(const struct row_map *map, const uint64_t *row_ordinals, uint64_t since);
+/* A map of prims without rows; takes the array. */
+struct row_map *cbdi_row_map_of_prims(uint64_t *prims, uint64_t count);
 void cbdi_row_map_release(struct row_map *map);
+/* The first place of a path in the query plus 1, or 0; after a row map was made. */
+uint32_t cbdi_query_place(const cbd_query *query, uint64_t id);
 cbd_status cbdi_query_check(cbd_stage *stage, const cbd_query *query, cbd_error *error);
 /* Registers a query of an earlier life with the broker of this one. Waits for it. */
 cbd_status cbdi_query_renew(cbd_query *query, cbd_error *error);
+
+/* ---- history (history.c); with cache_lock held ------------------------------------ */
+
+/* A delete that a query's prim has met last. */
+struct tombstone {
+    uint64_t prim, ordinal;
+    uint32_t place; /* in the query */
+};
+
+/* Finds the version as of an ordinal and pins it (V5); NOT_FOUND, without a text, when there was none. */
+cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at, struct version *version, cbd_pin **pin,
+                           cbd_error *error);
+/* The last delete of each of the query's prims, of those above `since` and up to `end` that the epoch shows,
+ * in the query's order (O7). OUT_OF_RANGE: not all of them are known any more. *list is the caller's to free. */
+cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epoch, uint64_t since, uint64_t end,
+                           struct tombstone **list, size_t *count, cbd_error *error);
 
 /* ---- types (dtype.c) ---------------------------------------------------------- */
 

@@ -129,6 +129,27 @@ static cbd_status pin_by_broker(cbd_stage *stage, cbd_pin **pins, size_t n, uint
     return status;
 }
 
+static cbd_status no_slot(cbd_stage *stage, cbd_error *error)
+{
+    return cbdi_fail(error, CBD_STATUS_LIMIT,
+                     "all %u pin slots of this client are in use; release views that are no longer needed, or connect "
+                     "with a larger pin_count",
+                     stage->pin_count);
+}
+
+cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch, cbd_pin **pin, cbd_error *error)
+{
+    *pin = take_slot(stage, column->index);
+    if (*pin == NULL)
+        return no_slot(stage, error);
+    store_pin(*pin, epoch);
+    if (load64(&column->entry->horizon) > epoch) {
+        cbd_pin_release(*pin);
+        *pin = NULL;
+    }
+    return CBD_STATUS_OK;
+}
+
 static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
                            cbd_pin **pins, uint64_t *epoch, cbd_error *error)
 {
@@ -141,10 +162,7 @@ static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, cons
             continue;
         while (i > 0)
             cbd_pin_release(pins[--i]);
-        return cbdi_fail(error, CBD_STATUS_LIMIT,
-                         "all %u pin slots of this client are in use; release views that are no longer needed, or connect "
-                         "with a larger pin_count",
-                         stage->pin_count);
+        return no_slot(stage, error);
     }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         uint64_t e = load64(&stage->directory->epoch);

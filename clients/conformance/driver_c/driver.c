@@ -141,6 +141,8 @@ static struct handle {
     char name[32];
     void *it;
 } handles[HANDLES_MAX];
+static cbd_cursor *cursors[64]; /* of the snapshots that the scenario took */
+static size_t cursor_count;
 static cbd_stage *stage;
 static char absent[200]; /* why the client has no such call */
 
@@ -214,6 +216,8 @@ static cbd_status do_reset(struct command *c)
         release(&handles[i]);
         handles[i].sort = FREE;
     }
+    while (cursor_count != 0)
+        cbd_cursor_release(cursors[--cursor_count]);
     cbd_stage_release(stage);
     stage = NULL;
     return CBD_STATUS_OK;
@@ -565,8 +569,15 @@ static cbd_status describe(const cbd_read_group *g)
     for (uint64_t i = 0; g->index_map != NULL && i < g->prim_count; i++)
         say("%s%" PRIu32, i == 0 ? "" : ",", g->index_map[i]);
     say(" rows=%" PRIu64 " semantic=%" PRIu32 " ordinal=%" PRIu64 " floor=%" PRIu64 " epoch=%" PRIu64, g->rows, g->schema.semantic, g->ordinal, g->floor, g->epoch);
-    say(" generation=%" PRIu64 " stamp=%" PRIu64 " deleted=false", g->layout_generation, g->stamp_ns);
-    return CBD_STATUS_OK;
+    say(" generation=%" PRIu64 " stamp=%" PRIu64 " deleted=%s ordinals=", g->layout_generation, g->stamp_ns, g->is_delete ? "true" : "false");
+    uint64_t *ordinals = malloc((g->prim_count + 1) * sizeof *ordinals);
+    if (ordinals == NULL)
+        abort();
+    cbd_status status = cbd_group_row_ordinals(g, ordinals, &error);
+    if (status == CBD_STATUS_OK)
+        say_numbers(ordinals, g->prim_count);
+    free(ordinals);
+    return status;
 }
 
 /* Fetches all groups of a read and describes them; gives the read back, and the groups unless they are to be held. */
@@ -604,20 +615,22 @@ static cbd_status do_read(struct command *c)
     cbd_read *read;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    if (option(c, "at") != NULL || option(c, "since") != NULL)
-        return no_call("the C client has no reads as of an ordinal or since one, yet");
-    cbd_status status = cbd_read_attributes(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, &read, &error);
+    cbd_range range = {option(c, "at") != NULL, option(c, "since") != NULL, number(c, "at"), number(c, "since")};
+    cbd_status status = cbd_read_range(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, &range, &read, &error);
     return status == CBD_STATUS_OK ? groups(c, read) : status;
 }
 
 static cbd_status do_snapshot(struct command *c)
 {
     cbd_snapshot *snapshot;
+    cbd_cursor *cursor;
     uint64_t floor;
     cbd_status status = cbd_snapshot_open(stage, &snapshot, &error);
     if (status != CBD_STATUS_OK)
         return status;
     keep(arg(c, 0), SNAPSHOT, snapshot);
+    if (cursor_count < sizeof cursors / sizeof *cursors && cbd_snapshot_cursor(snapshot, &cursor, &error) == CBD_STATUS_OK)
+        cursors[cursor_count++] = cursor;
     status = cbd_snapshot_floor(snapshot, NULL, &floor, &error);
     say(" epoch=%" PRIu64 " stamp=%" PRIu64 " floor=%" PRIu64, cbd_snapshot_epoch(snapshot), cbd_snapshot_stamp(snapshot), floor);
     return status;
@@ -630,9 +643,13 @@ static cbd_status do_sread(struct command *c)
     cbd_read *read;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    if (option(c, "since") != NULL)
-        return no_call("cbd_snapshot_read takes no cursor yet");
-    cbd_status status = cbd_snapshot_read(snapshot, query, (const char *const *)c->args + 2, c->arg_count - 2, &read, &error);
+    const cbd_cursor *since = NULL;
+    for (size_t i = 0; option(c, "since") != NULL && i < cursor_count; i++)
+        if (cbd_cursor_epoch(cursors[i]) == number(c, "since"))
+            since = cursors[i];
+    if (option(c, "since") != NULL && since == NULL)
+        return fail("no snapshot was taken at epoch %s", option(c, "since"));
+    cbd_status status = cbd_snapshot_read_since(snapshot, query, (const char *const *)c->args + 2, c->arg_count - 2, since, &read, &error);
     return status == CBD_STATUS_OK ? groups(c, read) : status;
 }
 
@@ -869,7 +886,25 @@ static cbd_status do_ticks(struct command *c)
     return status;
 }
 
-/* Reads at its own rate until it has seen tick n; ticks must not go backwards or be torn. */
+/* Reads what changed since a cursor, and takes the next one in its place. */
+static cbd_status read_delta(cbd_query *query, const char *name, cbd_cursor **cursor, cbd_read **read)
+{
+    cbd_snapshot *snapshot;
+    cbd_cursor *next;
+    cbd_status status = cbd_snapshot_open(stage, &snapshot, &error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbd_snapshot_read_since(snapshot, query, &name, 1, *cursor, read, &error);
+    if (status == CBD_STATUS_OK && (status = cbd_snapshot_cursor(snapshot, &next, &error)) == CBD_STATUS_OK) {
+        cbd_cursor_release(*cursor);
+        *cursor = next;
+    }
+    cbd_snapshot_release(snapshot);
+    return status;
+}
+
+/* Reads at its own rate until it has seen tick n; ticks must not go backwards or be torn. With deltas it reads what
+ * changed from cursor to cursor: then no tick may come twice either. */
 static cbd_status do_chase(struct command *c)
 {
     cbd_query *query = get(arg(c, 0), QUERY);
@@ -877,19 +912,21 @@ static cbd_status do_chase(struct command *c)
     const cbd_read_group *group;
     cbd_status status;
     cbd_read *read;
-    int64_t seen = 0, n = (int64_t)number(c, "n");
+    int64_t seen = 0, n = (int64_t)number(c, "n"), deltas = option(c, "deltas") != NULL;
+    cbd_cursor *cursor = NULL;
     uint64_t epoch = 0, reads = 0;
     if (query == NULL)
         return CBD_STATUS_COUNT;
     while (seen < n) {
         if ((status = cbd_follow(stage, epoch, LIMIT_NS, &epoch, &error)) != CBD_STATUS_OK ||
-            (status = cbd_read_attributes(stage, query, &name, 1, &read, &error)) != CBD_STATUS_OK)
+            (status = deltas ? read_delta(query, name, &cursor, &read)
+                             : cbd_read_attributes(stage, query, &name, 1, &read, &error)) != CBD_STATUS_OK)
             return status;
         if (cbd_fetch_read_next(read, &group, &error) == CBD_STATUS_OK) {
             const int64_t *values = group->data;
             int wrong = 0;
             for (uint64_t i = 0; i < group->rows; i++)
-                wrong |= values[i] < seen || values[i] != values[0] || (uint64_t)values[i] != group->ordinal;
+                wrong |= values[i] < seen + deltas || values[i] != values[0] || (uint64_t)values[i] != group->ordinal;
             seen = values[0];
             cbd_release_group(group);
             reads++;
@@ -900,11 +937,20 @@ static cbd_status do_chase(struct command *c)
         }
         cbd_read_release(read);
     }
+    cbd_cursor_release(cursor);
     say(" seen=%" PRIi64 " reads=%" PRIu64, seen, reads);
     return CBD_STATUS_OK;
 }
 
-static cbd_status do_frontier(struct command *c) { (void)c; return no_call("no client asks for the oldest exact ordinal yet"); }
+static cbd_status do_frontier(struct command *c)
+{
+    uint64_t frontier;
+    cbd_status status = cbd_frontier(stage, arg(c, 0), &frontier, &error);
+    if (status == CBD_STATUS_OK)
+        say(" frontier=%" PRIu64, frontier);
+    return status;
+}
+
 static cbd_status do_gpu(struct command *c) { (void)c; return no_call("no client moves device memory yet"); }
 static cbd_status do_log(struct command *c) { (void)c; return no_call("no client has a log callback yet"); }
 static cbd_status do_list(struct command *c) { (void)c; return no_call("no client has path lists of their own yet"); }

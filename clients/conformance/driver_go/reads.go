@@ -144,7 +144,7 @@ func (d *driver) describe(a *answer, g *callboard.Group) error {
 	a.parts = append(a.parts, "/", "attribute="+quote(g.Attribute()), "kind="+kind, typeOf(g.DType()), "shape="+join(g.Shape()), "data="+hexOf(data),
 		"paths="+strings.Join(paths, ","), "map="+rows)
 	a.add("rows", g.Rows()).add("semantic", uint32(g.Semantic())).add("ordinal", g.Ordinal()).add("floor", g.Floor()).add("epoch", g.Epoch())
-	a.add("generation", g.LayoutGeneration()).add("stamp", g.StampNs()).add("deleted", g.IsDelete())
+	a.add("generation", g.LayoutGeneration()).add("stamp", g.StampNs()).add("deleted", g.IsDelete()).add("ordinals", join(g.RowOrdinals()))
 	return nil
 }
 

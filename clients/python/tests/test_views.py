@@ -332,7 +332,7 @@ def test_snapshot_reads_are_of_one_epoch(stage: cb.Stage, query: cb.Query, name:
             for group in groups.values():
                 assert group.array(0).tolist() == [2, 2] and group.ordinal == 2
         assert (snapshot.floor(a), snapshot.floor(b)) == (2, 2)
-        assert snapshot.cursor == snapshot.epoch
+        assert snapshot.cursor.epoch == snapshot.epoch and snapshot.cursor is snapshot.cursor
         with pytest.raises(cb.NotFound, match="read"):
             snapshot[a]  # it lies on other prims
         with pytest.raises(TypeError):

@@ -32,7 +32,7 @@ from ._errors import (
     Timeout,
 )
 from ._log import Severity, flush_log, install_log, remove_log
-from ._native import ABI_VERSION, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
+from ._native import ABI_VERSION, Cursor, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
 from ._types import ALL, DType, Has, Kind, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
 
 _native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
@@ -49,6 +49,7 @@ __all__ = [
     "AlreadyExists",
     "BrokerRestarted",
     "CallboardError",
+    "Cursor",
     "DType",
     "FloorViolation",
     "Group",

@@ -7,7 +7,7 @@ typedef struct {
     PyObject_HEAD
     const cbd_read_group *group; /* NULL: released */
     PyObject *name;
-    PyObject *prims, *index_map; /* made at the first use */
+    PyObject *prims, *index_map, *row_ordinals; /* made at the first use */
     bool managed;                /* made by iteration: ends with its last reference, and that is no oversight */
     PyObject *weakrefs;
 } ReadGroup;
@@ -24,7 +24,7 @@ PyObject *read_group_new(const cbd_read_group *group, bool managed)
     }
     self->group = group;
     self->name = name;
-    self->prims = self->index_map = NULL;
+    self->prims = self->index_map = self->row_ordinals = NULL;
     self->managed = managed;
     self->weakrefs = NULL;
     return (PyObject *)self;
@@ -51,6 +51,7 @@ static void group_dealloc(PyObject *self)
     Py_DECREF(group->name);
     Py_XDECREF(group->prims);
     Py_XDECREF(group->index_map);
+    Py_XDECREF(group->row_ordinals);
     PyObject_Free(self);
 }
 
@@ -93,14 +94,26 @@ int check_index(Py_ssize_t index)
     return -1;
 }
 
+/* group_open, where the group has tensor `index`. */
+static const cbd_read_group *group_with(PyObject *self, Py_ssize_t index)
+{
+    const cbd_read_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    if (!group->is_delete)
+        return check_index(index) < 0 ? NULL : group;
+    PyErr_SetString(PyExc_IndexError, "a group of deletes has no tensors");
+    return NULL;
+}
+
 static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"i", "flat", NULL};
     Py_ssize_t index = 0;
     int flat = 0;
     const cbd_read_group *group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || check_index(index) < 0 ||
-        (group = group_open(self)) == NULL)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) ||
+        (group = group_with(self, index)) == NULL)
         return NULL;
     View *view = view_of_read_group(group, ((ReadGroup *)self)->name, false);
     return view_array(flat ? view_flat(view) : view);
@@ -113,7 +126,7 @@ static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords
     int readonly = 1;
     const cbd_read_group *group;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) ||
-        check_index(index) < 0 || (group = group_open(self)) == NULL)
+        (group = group_with(self, index)) == NULL)
         return NULL;
     if (!readonly) {
         PyErr_SetString(PyExc_BufferError, "sealed data is read-only: others look at the same memory; copy it instead");
@@ -177,12 +190,25 @@ static PyObject *group_mask(PyObject *self, void *Py_UNUSED(closure))
 
 static PyObject *group_row_ordinals(PyObject *self, void *Py_UNUSED(closure))
 {
-    return group_open(self) == NULL ? NULL : not_in_this_version("per-row ordinals are");
+    const cbd_read_group *group = group_open(self);
+    ReadGroup *object = (ReadGroup *)self;
+    if (group == NULL)
+        return NULL;
+    if (object->row_ordinals == NULL) {
+        uint64_t *ordinals = PyMem_New(uint64_t, group->prim_count + 1);
+        if (ordinals == NULL)
+            return PyErr_NoMemory();
+        cbd_group_row_ordinals(group, ordinals, NULL);
+        object->row_ordinals = array_of_copy(ordinals, group->prim_count, CBD_DTYPE_UINT, 64);
+        PyMem_Free(ordinals);
+    }
+    return Py_XNewRef(object->row_ordinals);
 }
 
 static PyObject *group_is_delete(PyObject *self, void *Py_UNUSED(closure))
 {
-    return group_open(self) == NULL ? NULL : Py_NewRef(Py_False);
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : PyBool_FromLong((long)group->is_delete);
 }
 
 static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
@@ -219,7 +245,7 @@ static PyObject *group_row_shape(PyObject *self, void *Py_UNUSED(closure))
 
 static PyGetSetDef group_getset[] = {
     {"attribute", group_attribute, NULL, "The attribute's name.", NULL},
-    NUMBER("ordinal", ordinal, "The highest ordinal written in this version."),
+    NUMBER("ordinal", ordinal, "The highest of row_ordinals."),
     NUMBER("epoch", epoch, "The epoch: the same for all groups of a read."),
     NUMBER("floor", floor, "The attribute's write floor at the epoch."),
     NUMBER("stamp_ns", stamp_ns, "The time of the seal that published this version, ns since 1970."),
@@ -227,7 +253,7 @@ static PyGetSetDef group_getset[] = {
     NUMBER("rows", rows, "The number of rows of array(0)."),
     NUMBER("prim_count", prim_count, "The number of the query's prims that are present."),
     {"is_array", group_is_array, NULL, "True for the array kind.", NULL},
-    {"is_delete", group_is_delete, NULL, "True for tombstones; a latest read has none.", NULL},
+    {"is_delete", group_is_delete, NULL, "True for prims that were deleted: no tensors. Only reads of changes have such groups.", NULL},
     {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
     {"dtype", group_dtype, NULL, "The element type with its lanes, a callboard.DType.", NULL},
     {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]).", NULL},
@@ -237,7 +263,8 @@ static PyGetSetDef group_getset[] = {
      "None: prim i has row i. Else uint32, (prim_count,), a copy: prim i has row index_map[i] of array(0), which then\n"
      "shows rows of other prims too.", NULL},
     {"mask", group_mask, NULL, "None in this version.", NULL},
-    {"row_ordinals", group_row_ordinals, NULL, "Raises NotSupported in this version.", NULL},
+    {"row_ordinals", group_row_ordinals, NULL,
+     "The ordinal that last wrote, or deleted, each of prims: uint64, (prim_count,), a copy.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -206,7 +206,8 @@ PyMODINIT_FUNC PyInit__native(void)
     if (module == NULL)
         return NULL;
     PyTypeObject *types[] = {&Stage_Type, &Query_Type, &Op_Type,        &MapSession_Type, &Group_Type,
-                             &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type};
+                             &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type,
+                             &Cursor_Type};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (PyModule_AddType(module, types[i]) < 0) {
             Py_DECREF(module);

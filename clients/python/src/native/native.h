@@ -225,7 +225,7 @@ typedef struct {
 } Op;
 
 extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
-    Snapshot_Type;
+    Snapshot_Type, Cursor_Type;
 
 PyObject *query_new(Stage *stage, cbd_query *query); /* takes the query */
 cbd_query *query_enter(PyObject *query);             /* NULL with an exception: not a query, or released */
@@ -239,10 +239,10 @@ PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32
 PyObject *read_new(cbd_read *read);                   /* takes the read */
 /* Takes the group. managed: its last reference may go without a release and without a warning. */
 PyObject *read_group_new(const cbd_read_group *group, bool managed);
-/* NotSupported where one is given; else not NULL, and nothing to give back. */
-PyObject *refuse_history(PyObject *at, PyObject *since);
-/* An open read of the names; NULL with an exception. snapshot NULL: of the newest epoch. */
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes);
+/* An open read of the names; NULL with an exception. snapshot NULL: of the stage, in the range; else what changed since
+ * the cursor, or all of it where that is NULL. */
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+                    const cbd_cursor *since);
 PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
 PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
 /* The view of a read group; row: of its first prim alone, without the axis of rows. */

@@ -109,14 +109,8 @@ PyTypeObject Read_Type = {
 
 /* ---- opening one ------------------------------------------------------------------- */
 
-PyObject *refuse_history(PyObject *at, PyObject *since)
-{
-    if (at != Py_None)
-        return not_in_this_version("reads as of an earlier ordinal (at=) are");
-    return since == Py_None ? Py_None : not_in_this_version("reads of what changed (since=) are");
-}
-
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes)
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+                    const cbd_cursor *since)
 {
     struct texts texts;
     cbd_query *pointer = query_enter(query);
@@ -128,8 +122,8 @@ cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, P
         cbd_status status;
         Py_BEGIN_ALLOW_THREADS
         status = snapshot != NULL
-                     ? cbd_snapshot_read(snapshot, pointer, texts.texts, texts.count, &read, &error)
-                     : cbd_read_attributes(stage, pointer, texts.texts, texts.count, &read, &error);
+                     ? cbd_snapshot_read_since(snapshot, pointer, texts.texts, texts.count, since, &read, &error)
+                     : cbd_read_range(stage, pointer, texts.texts, texts.count, range, &read, &error);
         Py_END_ALLOW_THREADS
         texts_close(&texts);
         if (status != CBD_STATUS_OK)
@@ -145,11 +139,29 @@ static PyObject *stage_read_attributes(PyObject *self, PyObject *args, PyObject 
 {
     static char *names[] = {"query", "attributes", "at", "since", NULL};
     PyObject *query, *attributes, *at = Py_None, *since = Py_None;
+    cbd_range range = {0, 0, 0, 0};
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO:read_attributes", names, &query, &attributes, &at, &since) ||
-        refuse_history(at, since) == NULL)
+        (at != Py_None && convert_u64(at, "at", &range.at) < 0) ||
+        (since != Py_None && convert_u64(since, "since", &range.since) < 0))
         return NULL;
-    cbd_read *read = open_read(((Stage *)self)->stage, NULL, query, attributes);
+    range.has_at = at != Py_None;
+    range.has_since = since != Py_None;
+    cbd_read *read = open_read(((Stage *)self)->stage, NULL, query, attributes, &range, NULL);
     return read == NULL ? NULL : read_new(read);
+}
+
+static PyObject *stage_frontier(PyObject *self, PyObject *name)
+{
+    const char *text = convert_text(name, "name");
+    uint64_t frontier;
+    cbd_error error;
+    cbd_status status;
+    if (text == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_frontier(((Stage *)self)->stage, text, &frontier, &error);
+    Py_END_ALLOW_THREADS
+    return status == CBD_STATUS_OK ? PyLong_FromUnsignedLongLong(frontier) : raise_error(status, &error);
 }
 
 static PyObject *stage_latest(PyObject *self, PyObject *name)
@@ -174,8 +186,15 @@ PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
      "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
-     "exist or was never sealed gives no\ngroup. Raises LimitReached when this client has too much pinned, naming its oldest "
-     "pins."},
+     "exist or was never sealed gives no\ngroup.\n\n"
+     "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
+     "written, and groups with is_delete of prims that are gone. Both: what changed up to at.\n\n"
+     "Raises LimitReached when this client has too much pinned, naming its oldest pins; FloorViolation for an\nat above "
+     "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
+     "before the frontier; InvalidArgument for a since above at."},
+    {"frontier", stage_frontier, METH_O,
+     "frontier(name)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
+     "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
     {"latest", stage_latest, METH_O,
      "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
      "Raises NotFound."},
