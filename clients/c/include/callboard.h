@@ -236,8 +236,8 @@ CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *opti
 CBD_API void cbd_stage_close(cbd_stage *stage);
 
 /* As cbd_stage_close, but refuses with OP_FAILED while anything of the stage is in use: its text lists map sessions,
- * queries, ops, reads, snapshots, and pins with their attributes and epochs. The stage then stays as it is,
- * and the call can be repeated. It looks and then closes: what another thread makes in between is
+ * queries, ops that are not done, reads, snapshots, and pins with their attributes and epochs. Ops that are done
+ * and sessions that are over do not count. The stage then stays as it is, and the call can be repeated. It looks and then closes: what another thread makes in between is
  * closed over. OK where the stage is closed already. */
 CBD_API cbd_status cbd_stage_close_if_idle(cbd_stage *stage, cbd_error *error);
 

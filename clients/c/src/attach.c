@@ -164,7 +164,7 @@ void cbd_stage_close(cbd_stage *stage)
     cbd_query *root = stage->root;
     stage->root = NULL;
     pthread_mutex_unlock(&stage->cache_lock);
-    cbd_query_release(root);
+    cbdi_query_drop(root);
     cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "closed stage %s", stage->name);
     cbdi_leave(stage);
 }

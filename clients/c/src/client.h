@@ -347,7 +347,9 @@ struct cbd_query {
     struct deferred *release;
 };
 
+/* References of the library's own, which no caller has to give back. */
 cbd_query *cbdi_query_retain(cbd_query *query);
+void cbdi_query_drop(cbd_query *query);
 /* A reference of the caller; with cache_lock held. */
 cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **map,
                         cbd_error *error);
@@ -454,7 +456,8 @@ struct reattach {
 struct cbd_stage {
     _Atomic uint32_t refs;
     _Atomic uint32_t mapped;
-    _Atomic uint32_t queries, ops; /* handles of theirs that are not given back (idle.c) */
+    _Atomic uint32_t queries, ops, open_sessions; /* handles that are not given back, and sessions that are not over (idle.c) */
+    _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
     _Atomic uint32_t ended;   /* the session is over; ended_status and ended_text say why */

@@ -45,20 +45,21 @@ cbd_status cbd_stage_close_if_idle(cbd_stage *stage, cbd_error *error)
         return cbd_stage_close(stage), CBD_STATUS_OK;
     char text[400], which[240];
     size_t used = 0;
+    uint64_t sessions = atomic_load(&stage->open_sessions), ops = 0, pins = 0;
     pthread_mutex_lock(&stage->ring.lock);
-    uint64_t sessions = stage->ring.sessions + stage->ring.sessions_before;
+    uint64_t inert = atomic_load(&stage->ops) + stage->ring.sessions + stage->ring.sessions_before;
+    for (uint32_t i = 0; i < stage->ring.cq_entries; i++)
+        ops += stage->ring.pending[i] != NULL && !stage->ring.pending[i]->abandoned;
     pthread_mutex_unlock(&stage->ring.lock);
-    uint64_t ops = atomic_load(&stage->ops), pins = 0;
     for (uint32_t i = 0; i < stage->pin_count; i++)
         pins += atomic_load(&stage->pins[i].used) != 0;
     pthread_mutex_lock(&stage->cache_lock);
-    uint64_t queries = atomic_load(&stage->queries), all = queries;
-    if (stage->root != NULL && atomic_load(&stage->root->refs) == 1)
-        queries--; /* the library's own */
+    uint64_t queries = atomic_load(&stage->queries), kept = atomic_load(&stage->queries_kept);
     name_pins(stage, (uint32_t)pins, which, sizeof which);
     pthread_mutex_unlock(&stage->cache_lock);
-    /* Whatever holds the stage is one of these, the caller's own handle, or a read or a snapshot. */
-    uint64_t held = atomic_load(&stage->refs), known = 1 + all + sessions + ops + pins;
+    /* Whatever holds the stage is one of these, an op or a session that has ended, the caller's own handle, or a read
+     * or a snapshot. */
+    uint64_t held = atomic_load(&stage->refs), known = 1 + kept + inert + pins;
     uint64_t reads = held > known ? held - known : 0;
     cbdi_leave(stage);
     count(text, sizeof text, &used, sessions, "map session", "map sessions", "");

@@ -290,6 +290,16 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     return CBD_STATUS_OK;
 }
 
+/* False where it has ended already. */
+static bool end_session(cbd_session *session)
+{
+    if (atomic_exchange(&session->over, 1))
+        return false;
+    if (session->life != 0)
+        atomic_fetch_sub(&session->stage->open_sessions, 1);
+    return true;
+}
+
 /* An op on the session: of its life alone, and about its attribute. */
 static void of_session(struct submission *s, const cbd_session *session)
 {
@@ -349,7 +359,7 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
         for (size_t i = 0; i < session->count; i++)
             if (!session->groups[i].unmapped && session->groups[i].segment != NULL)
                 protect(session, &session->groups[i], PROT_READ);
-        atomic_store(&session->over, 1);
+        end_session(session);
         cbdi_submit_commit(session->stage, &s, op);
     }
     cbdi_leave(session->stage);
@@ -360,7 +370,7 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
 {
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    if (atomic_exchange(&session->over, 1))
+    if (!end_session(session))
         return CBD_STATUS_OK;
     if (session->handle != 0 && session->abort != NULL) {
         session->abort->opcode = CBD_OP_UNMAP_ATTRIBUTE;
@@ -385,7 +395,7 @@ void cbd_session_release(cbd_session *session)
     for (size_t i = 0; session->groups != NULL && i < session->count; i++)
         if (session->groups[i].segment != NULL)
             atomic_fetch_sub(&session->groups[i].segment->users, 1);
-    cbd_query_release(session->query);
+    cbdi_query_drop(session->query);
     cbdi_session_released(stage, session->life);
     free(session->abort);
     free(session->groups);

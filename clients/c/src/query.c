@@ -131,6 +131,7 @@ cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, 
         query->count = n;
         cbdi_stage_retain(stage);
         atomic_fetch_add(&stage->queries, 1);
+        atomic_fetch_add(&stage->queries_kept, 1);
     }
     cbdi_leave(stage);
     if (status != CBD_STATUS_OK) {
@@ -203,6 +204,13 @@ cbd_query *cbdi_query_retain(cbd_query *query)
 
 void cbd_query_release(cbd_query *query)
 {
+    if (query != NULL)
+        atomic_fetch_sub(&query->stage->queries, 1);
+    cbdi_query_drop(query);
+}
+
+void cbdi_query_drop(cbd_query *query)
+{
     if (query == NULL || atomic_fetch_sub(&query->refs, 1) != 1)
         return;
     cbd_stage *stage = query->stage;
@@ -219,7 +227,7 @@ void cbd_query_release(cbd_query *query)
     free(query->table);
     free(query->ids);
     free(query);
-    atomic_fetch_sub(&stage->queries, 1);
+    atomic_fetch_sub(&stage->queries_kept, 1);
     cbdi_stage_drop(stage);
 }
 
@@ -235,6 +243,8 @@ cbd_status cbd_root_query(cbd_stage *stage, cbd_query **out, cbd_error *error)
     pthread_mutex_lock(&stage->cache_lock);
     cbd_query *query = stage->root ? cbdi_query_retain(stage->root) : NULL;
     pthread_mutex_unlock(&stage->cache_lock);
+    if (query != NULL)
+        atomic_fetch_add(&stage->queries, 1);
     if (query == NULL && (status = cbd_query_from_path_list(stage, root, NULL, 1, &query, error)) == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
         if (stage->root == NULL && !atomic_load(&stage->closed))

@@ -470,6 +470,7 @@ bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct d
 uint64_t cbdi_session_opened(cbd_stage *stage)
 {
     stage->ring.sessions++;
+    atomic_fetch_add(&stage->open_sessions, 1);
     return atomic_load(&stage->ring.life);
 }
 

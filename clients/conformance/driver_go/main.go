@@ -19,6 +19,7 @@ type driver struct {
 	handles map[string]any
 	cursors map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
 	flooded []*callboard.Op
+	heard   *heard
 }
 
 // answer is the rest of a line that begins with "ok".
@@ -83,7 +84,7 @@ func (d *driver) do(c command) (*answer, error) {
 		"publish": d.publish, "seal": d.seal, "declare": d.declare, "wait": d.wait, "op": d.op, "floor": d.floor,
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
-		"abort": d.abort, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
+		"abort": d.abort, "log": d.log, "idle": d.idle, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 	}
 	switch do := verbs[c.verb]; {
@@ -103,15 +104,14 @@ func (d *driver) do(c command) (*answer, error) {
 
 // lacking are calls that the Go client does not have.
 var lacking = map[string]string{
-	"find":     "the Go client has no queries by filter yet",
-	"gpu":      "no client moves device memory yet",
-	"log":      "no client has a log callback yet",
-	"list":     "no client has path lists of their own yet",
-	"refusals": "no client refuses to close with live handles yet",
+	"find": "the Go client has no queries by filter yet",
+	"gpu":  "no client moves device memory yet",
+	"list": "no client has path lists of their own yet",
 }
 
 func (d *driver) reset() {
 	d.flooded = nil
+	d.stopLog()
 	for name, h := range d.handles {
 		release(h)
 		delete(d.handles, name)

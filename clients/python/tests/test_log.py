@@ -178,8 +178,7 @@ def test_closing_with_live_handles_is_refused_with_a_list(broker: Broker, name: 
         assert not stage.closed
         assert stage.alive
         assert view[0] == 1
-        session.abort()
-        del session
+        session.abort()  # it has ended: whether the object is alive does not count
         query.release()
         with pytest.raises(cb.OperationFailed, match="1 pin of a view"):
             stage.close(if_idle=True)
