@@ -92,7 +92,7 @@ func Start(config Config) (*Broker, error) {
 }
 
 func (b *Broker) start() (err error) {
-	if b.runtimeDir, err = shm.RuntimeDir(b.config.Stage); err != nil {
+	if b.runtimeDir, err = b.config.Access.RuntimeDir(b.config.Stage); err != nil {
 		return err
 	}
 	b.stageDir = shm.ShmDir(b.config.ShmDir, b.config.Stage)
@@ -103,13 +103,16 @@ func (b *Broker) start() (err error) {
 		}
 		b.locks = append(b.locks, lock)
 	}
+	if err := b.config.Access.GrantDir(b.runtimeDir); err != nil {
+		return err
+	}
 	if err := b.openMemory(); err != nil {
 		return err
 	}
 	if err := b.startNATS(); err != nil {
 		return err
 	}
-	if b.listener, err = shm.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
+	if b.listener, err = b.config.Access.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
 		return err
 	}
 	b.tellRecovery()

@@ -36,6 +36,8 @@ type Config struct {
 	Fresh bool
 	// Takeover asks a broker of this stage that runs already to leave its stage to this one.
 	Takeover bool
+	// Access is who may attach beside the broker's own user; nobody.
+	Access shm.Access
 	// Log gets what an operator should know; nothing.
 	Log *slog.Logger
 }

@@ -62,7 +62,7 @@ func (c *client) filter() (*snapshot.Filter, error) {
 		if !ok {
 			return nil, c.short(fmt.Sprintf("FilterPredicate %d", i), len(encode(&args))+(int(i)+1)*len(encode(&p)))
 		}
-		made := snapshot.Predicate{Operator: p.Operator}
+		made := snapshot.Predicate{Operator: p.Relation}
 		if made.Name, err = c.attributeName(p.NameOffsetBytes, p.NameBytes); err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ import (
 func filterArguments(operator uint32, name string, values ...string) []byte {
 	heads := uint32(len(encode(&protocol.FilterArguments{})) + len(encode(&protocol.FilterPredicate{})))
 	args := protocol.FilterArguments{PredicateCount: 1}
-	p := protocol.FilterPredicate{Operator: operator, NameOffsetBytes: heads, NameBytes: uint32(len(name))}
+	p := protocol.FilterPredicate{Relation: operator, NameOffsetBytes: heads, NameBytes: uint32(len(name))}
 	out := append(append(append([]byte{}, encode(&args)...), encode(&p)...), name...)
 	for len(out)%4 != 0 {
 		out = append(out, 0)

@@ -287,8 +287,22 @@ func (c *client) entry(e *protocol.SubmissionEntry, i uint64, mode uint32) (entr
 		return entry, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload of %d bytes at %d: the arguments have %d", t.Name, w.Payload.LengthBytes, w.Payload.OffsetBytes, size)
 	}
 	entry = snapshot.Entry{Target: *t, Bytes: c.arguments[w.Payload.OffsetBytes:][:w.Payload.LengthBytes], Rows: w.PayloadRows}
-	entry.Selection, err = c.selection(&w.Selection)
+	if entry.Target.ElementSizes, err = c.elementSizes(w.ElementSizesOffsetBytes, w.ElementSizesCount); err == nil {
+		entry.Selection, err = c.selection(&w.Selection)
+	}
 	return entry, err
+}
+
+// elementSizes reads the element counts of an array's rows; nil: none are given.
+func (c *client) elementSizes(offset, count uint32) ([]uint64, error) {
+	if count == 0 {
+		return nil, nil
+	}
+	sizes, ok := words[uint64](c.arguments, uint64(offset), uint64(count))
+	if !ok {
+		return nil, c.short(fmt.Sprintf("element_sizes of %d entries at %d", count, offset), int(offset)+8*int(count))
+	}
+	return sizes, nil
 }
 
 // target reads what is written where.
@@ -320,8 +334,12 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
+	if t.ElementSizes, err = c.elementSizes(args.ElementSizesOffsetBytes, args.ElementSizesCount); err != nil {
+		return out, nil, err
+	}
 	var g protocol.GroupDescriptor
-	room, err := c.resultRoom(e, len(encode(&g)), "the group's descriptor")
+	head := len(encode(&g))
+	room, err := c.resultRoom(e, head+8*len(t.ElementSizes), "the group's descriptor and element_sizes")
 	if err != nil {
 		return out, nil, err
 	}
@@ -334,7 +352,13 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if t.Query.Size() == 0 {
 		out.Count = 0
 	} else {
-		out.resultBytes = uint32(copy(room, encode(&g)))
+		if len(t.ElementSizes) > 0 {
+			g.ElementSizesOffsetBytes = uint32(head)
+			for i, n := range t.ElementSizes {
+				putWord(room[head:], i, n)
+			}
+		}
+		out.resultBytes = uint32(copy(room, encode(&g)) + 8*len(t.ElementSizes))
 	}
 	b.announceGroup(c, m, &g)
 	return out, job, nil

@@ -121,7 +121,15 @@ func (b *Broker) recover() error {
 		b.objects[unused.ID].discard()
 		delete(b.objects, unused.ID)
 	}
-	return b.findChannels(names)
+	for id, s := range b.objects {
+		b.reader.segments.Store(id, s.mapping.Bytes())
+	}
+	b.findChannels(names)
+	if err := b.makeReader(); err != nil {
+		return err
+	}
+	b.store.PinsComplete()
+	return nil
 }
 
 // objectNumber is the number in an object's name; ok is false for other names. One
@@ -160,7 +168,7 @@ func (b *Broker) openObject(name string, size uint64) (*shm.Object, *shm.Mapping
 
 // findChannels makes a client of every channel that is there, and gives up the memory
 // of clients that had left before.
-func (b *Broker) findChannels(names []string) error {
+func (b *Broker) findChannels(names []string) {
 	for _, name := range names {
 		incarnation, ok := objectNumber(name, shm.ChannelPrefix, 16)
 		if !ok {
@@ -184,8 +192,6 @@ func (b *Broker) findChannels(names []string) error {
 	for _, arena := range b.recovered.Arenas { // no channel: its death was proven before
 		b.memory.CloseArena(arena)
 	}
-	b.store.PinsComplete()
-	return nil
 }
 
 // findChannel opens one channel. With an error and a client: its object is there, and
@@ -235,7 +241,7 @@ func (b *Broker) tellRecovery() {
 
 // takeBack takes a client up again that an earlier life of this broker had attached
 // (rules B1, I1), in the loop. Its rings begin anew; its pins are as they were.
-func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest) (*client, *protocol.Error) {
+func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest, pid int, process *os.File) (*client, *protocol.Error) {
 	refuse := func(format string, args ...any) (*client, *protocol.Error) {
 		why := fmt.Sprintf(format, args...)
 		return nil, protocol.Errorf(protocol.StatusSessionEnded, "client %016x cannot be taken up again: %s; dial anew", request.Incarnation, why)
@@ -273,7 +279,7 @@ func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest) (*clie
 	if err != nil {
 		return refuse("its channel cannot be used: %v", err)
 	}
-	c.conn, c.language = conn, request.Language
+	c.conn, c.language, c.pid, c.process = conn, request.Language, pid, process
 	c.lastQuery = c.ringGeneration << 32 // a query of an earlier life never names another one
 	c.arena.WholePages(c.flags&protocol.AttachGuard != 0)
 	c.attached, c.found, c.died = true, false, false

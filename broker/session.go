@@ -95,12 +95,9 @@ func (b *Broker) hello(conn *shm.Conn) (*client, *protocol.Error) {
 		}
 		return nil, &protocol.Error{} // hung up: a probe, or a client that died
 	}
-	pid, uid, _, err := conn.PeerCred()
-	if err != nil {
-		return nil, protocol.Errorf(protocol.StatusAccessDenied, "the kernel does not say who connects: %v", err)
-	}
-	if own := uint32(os.Geteuid()); uid != own {
-		return nil, protocol.Errorf(protocol.StatusAccessDenied, "user %d may not attach: stage %q belongs to user %d", uid, b.config.Stage, own)
+	pid, refusal := b.admit(conn)
+	if refusal != nil {
+		return nil, refusal
 	}
 	head, ok := decode[protocol.MessageHeader](buf[:n], 0)
 	if !ok || head.Magic != protocol.MagicMessage {
@@ -132,11 +129,7 @@ func attachFlags(request *protocol.HelloRequest) uint32 {
 // reattach gives a client of an earlier life of this broker its channel back.
 func (b *Broker) reattach(conn *shm.Conn, request *protocol.HelloRequest, pid int) (c *client, refusal *protocol.Error) {
 	process, _ := conn.PidFD()
-	running := b.do(func() {
-		if c, refusal = b.takeBack(conn, request); c != nil {
-			c.process, c.pid = process, pid
-		}
-	})
+	running := b.do(func() { c, refusal = b.takeBack(conn, request, pid, process) })
 	if c == nil && process != nil {
 		_ = process.Close()
 	}
@@ -147,6 +140,27 @@ func (b *Broker) reattach(conn *shm.Conn, request *protocol.HelloRequest, pid in
 		return nil, refusal
 	}
 	return b.welcome(c, request.Features, true)
+}
+
+// admit lets in whom the operator admits, by what the kernel says of the peer (rule I5).
+func (b *Broker) admit(conn *shm.Conn) (pid int, refusal *protocol.Error) {
+	pid, uid, gid, err := conn.PeerCred()
+	if err != nil {
+		return 0, protocol.Errorf(protocol.StatusAccessDenied, "the kernel does not say who connects: %v", err)
+	}
+	groups := []uint32{gid}
+	if len(b.config.Access.GIDs) > 0 {
+		more, err := conn.PeerGroups()
+		if err != nil {
+			b.config.Log.Warn("only a client's first group counts", "error", err)
+		}
+		groups = append(groups, more...)
+	}
+	if !b.config.Access.Admits(uid, groups) {
+		return 0, protocol.Errorf(protocol.StatusAccessDenied, "user %d of groups %v may not attach: stage %q belongs to user %d and admits users %v and groups %v beside; its operator can admit more with `serve --allow-uid` or `--allow-gid`",
+			uid, groups, b.config.Stage, os.Geteuid(), b.config.Access.UIDs, b.config.Access.GIDs)
+	}
+	return pid, nil
 }
 
 // attach makes the channel, registers it with the loop, and only then gives it away.

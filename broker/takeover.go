@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -53,7 +54,10 @@ func (b *Broker) askToLeave() error {
 // answer goes out. An error without text: it was answered.
 func (b *Broker) leaveTo(conn *shm.Conn, msg []byte) *protocol.Error {
 	request, ok := decode[protocol.TakeoverRequest](msg, 0)
+	_, uid, _, err := conn.PeerCred()
 	switch {
+	case err != nil || int(uid) != os.Geteuid():
+		return protocol.Errorf(protocol.StatusAccessDenied, "user %d may not take stage %q over: it belongs to user %d", uid, b.config.Stage, os.Geteuid())
 	case !ok || len(msg) != len(encode(&request)) || int(request.Header.SizeBytes) != len(msg):
 		return protocol.Errorf(protocol.StatusInvalidArgument, "malformed takeover request: %d bytes that say %d, expected %d", len(msg), request.Header.SizeBytes, len(encode(&request)))
 	case request.Generation != 0 && request.Generation != b.generation.Number:

@@ -37,10 +37,16 @@ type Credential struct {
 	Password        string `json:"password,omitempty"`
 	CredentialsFile string `json:"credentials_file,omitempty"` // external servers: a .creds file
 	NKeyFile        string `json:"nkey_file,omitempty"`        // external servers: an nkey seed file
+	Token           string `json:"token,omitempty"`            // external servers
+	CAFile          string `json:"ca_file,omitempty"`          // external servers with TLS: who signed the server's certificate, if not the system's list
+	CertFile        string `json:"cert_file,omitempty"`        // external servers that want one: the certificate, and its key
+	KeyFile         string `json:"key_file,omitempty"`
 	InboxPrefix     string `json:"inbox_prefix,omitempty"`
 }
 
-func (c Credential) empty() bool { return c.User == "" && c.CredentialsFile == "" && c.NKeyFile == "" }
+func (c Credential) empty() bool {
+	return c.User == "" && c.CredentialsFile == "" && c.NKeyFile == "" && c.Token == "" && c.CertFile == ""
+}
 
 // permissions of a role on the embedded server; nil allows everything.
 func permissions(role Role) *server.Permissions {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -61,13 +63,30 @@ func dial(url string, credential Credential, extra ...nats.Option) (*nats.Conn, 
 			return nil, fmt.Errorf("reading nkey file %s: %w", credential.NKeyFile, err)
 		}
 		options = append(options, option)
-	default:
+	case credential.Token != "":
+		options = append(options, nats.Token(credential.Token))
+	case credential.User != "":
 		options = append(options, nats.UserInfo(credential.User, credential.Password))
+	}
+	if credential.CAFile != "" {
+		options = append(options, nats.RootCAs(credential.CAFile))
+	}
+	if credential.CertFile != "" || credential.KeyFile != "" {
+		options = append(options, nats.ClientCert(credential.CertFile, credential.KeyFile))
 	}
 	return nats.Connect(url, append(options, extra...)...)
 }
 
-// splitURL takes user and password out of a server list, so that they are not printed with the address.
+// down tells whether a server was out of reach, so that dialling it again may help: it refused nobody and nothing.
+func down(err error) bool {
+	var network *net.OpError
+	if errors.As(err, &network) {
+		return network.Op != "remote error" && network.Op != "local error" // what TLS says of a peer that it refuses
+	}
+	return errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, io.EOF)
+}
+
+// splitURL takes user and password, or a token, out of a server list, so that they are not printed with the address.
 func splitURL(list string) (string, Credential, error) {
 	var plain []string
 	var credential Credential
@@ -81,8 +100,11 @@ func splitURL(list string) (string, Credential, error) {
 			return "", credential, errors.New("URL is not usable: expected nats://host:port or tls://host:port, several separated by commas")
 		}
 		if u.User != nil {
+			var named bool
 			credential.User = u.User.Username()
-			credential.Password, _ = u.User.Password()
+			if credential.Password, named = u.User.Password(); !named { // as NATS's own clients have it
+				credential.User, credential.Token = "", credential.User
+			}
 			u.User = nil
 		}
 		plain = append(plain, u.String())

@@ -140,19 +140,29 @@ func (s *Server) connectExternal(options Options, log *quietLog) error {
 	}
 	full := options.External.Full
 	if full.empty() {
+		inURL.CAFile = full.CAFile
 		full = inURL
 	}
 	if full.empty() {
-		return fmt.Errorf("connecting to external NATS at %s: no credentials: give user and password, a credentials file or an nkey file", url)
+		return fmt.Errorf("connecting to external NATS at %s: no credentials: give user and password, a token, a credentials file, an nkey file or a certificate", url)
 	}
 	s.info.URL, s.info.Full, s.info.Observer = url, full, options.External.Observer
 	if !s.info.Observer.empty() && s.info.Observer.InboxPrefix == "" {
 		s.info.Observer.InboxPrefix = ObserverInbox
 	}
-	if err := s.connect(url, full, full, log, nats.RetryOnFailedConnect(true)); err != nil {
+	// It is asked once before: who is refused now will be refused later. What keeps trying would not tell.
+	if probe, err := dial(url, full, nats.Name("callboard broker "+s.info.Stage)); err == nil {
+		probe.Close()
+	} else if down(err) {
+		log.warn("external NATS at " + url + " is out of reach and will be dialled until it comes: " + err.Error())
+	} else {
+		return fmt.Errorf("connecting to external NATS at %s: %w; check the credentials, and the certificates of a tls:// server", url, err)
+	}
+	// An operator may put right what a server that was restarted refuses.
+	if err := s.connect(url, full, full, log, nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort()); err != nil {
 		return err
 	}
-	if s.events.IsConnected() && !s.events.AuthRequired() {
+	if s.events.IsConnected() && !s.events.AuthRequired() && full.CertFile == "" {
 		return fmt.Errorf("connecting to external NATS at %s: the server lets anybody in; give it users before a stage announces itself there", url)
 	}
 	return nil

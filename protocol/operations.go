@@ -117,8 +117,8 @@ const FilterSealed = 1 << 0
 type FilterPredicate struct {
 	_ structs.HostLayout
 
-	// Operator is one of the Filter operators.
-	Operator uint32
+	// Relation is one of the Filter operators.
+	Relation uint32
 	// NameBytes is the length of the name.
 	NameBytes uint32
 	// NameOffsetBytes is the argument offset of the attribute's name, or of "@path".

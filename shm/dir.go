@@ -56,9 +56,10 @@ func (e *DirError) Error() string {
 
 func (e *DirError) Unwrap() error { return e.Err }
 
-// VerifyDir accepts path only if it is a directory, no symbolic link, with mode 0700
-// and owned by this user or by one of allow. The directory above is held to the same if
-// it is one of ours (named callboard or callboard-<uid>).
+// VerifyDir accepts path only if it is a directory, no symbolic link, owned by this user
+// or by one of allow, and nobody else may list or change it: mode 0700, or 0710, 0711 or
+// 0750 of a broker that admits others (Access). The directory above is held to the same
+// if it is one of ours (named callboard or callboard-<uid>).
 func VerifyDir(path string, allow ...uint32) error {
 	path = filepath.Clean(path)
 	if parent := filepath.Dir(path); oursByName(parent) {
@@ -84,9 +85,9 @@ func verifyOne(path string, allow []uint32) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return bad(unix.ENOTDIR, "is no directory; remove it")
 	case st.Uid != uid && !slices.Contains(allow, st.Uid):
-		return bad(nil, "belongs to another user; expected uid %d. Remove it, or set CALLBOARD_RUNTIME_DIR (serve: --shm-dir) to a place of your own", uid)
-	case st.Mode&0o777 != 0o700:
-		return bad(nil, "others may enter or its owner may not; expected mode 0700 (chmod 0700 %s)", path)
+		return bad(nil, "belongs to another user; expected uid %d. Remove it, or set CALLBOARD_RUNTIME_DIR (serve: --shm-dir) to a place of your own. To use that user's broker, which must admit you, set %s=%d", uid, TrustEnv, st.Uid)
+	case st.Mode&0o700 != 0o700 || st.Mode&0o026 != 0:
+		return bad(nil, "others may list or change it, or its owner may not; expected mode 0700 (chmod 0700 %s)", path)
 	}
 	return nil
 }

@@ -18,6 +18,8 @@ type Leftover struct {
 	Bytes uint64 // memory or disk that its files really take
 	Files int
 	InUse string // why it must stay; empty if it may be removed
+	// ClientHolds is the channel by which a client keeps it, where no broker does.
+	ClientHolds string
 
 	runtime bool // a runtime directory, not memory
 }
@@ -78,11 +80,11 @@ func (l *Leftover) inspect() bool {
 	if !l.measure() {
 		return false
 	}
-	lock, reason := l.claim()
+	lock, reason, channel := l.claim()
 	if lock != nil {
 		_ = lock.Unlock()
 	}
-	l.InUse = reason
+	l.InUse, l.ClientHolds = reason, channel
 	return true
 }
 
@@ -90,7 +92,7 @@ func (l *Leftover) inspect() bool {
 // directories above. It asks anew whether it is in use, and keeps a starting broker out
 // meanwhile; in use is an error (ErrLocked), gone already is none.
 func RemoveLeftover(l Leftover) error {
-	lock, reason := l.claim()
+	lock, reason, _ := l.claim()
 	if lock == nil {
 		if _, err := os.Lstat(l.Path); errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -108,30 +110,31 @@ func RemoveLeftover(l Leftover) error {
 	return LeaveDir(l.Path)
 }
 
-// claim takes the stage's lock, or says why that or a client forbids it.
-func (l *Leftover) claim() (*DirLock, string) {
+// claim takes the stage's lock, or says why that or a client forbids it; channel is that
+// client's.
+func (l *Leftover) claim() (lock *DirLock, reason, channel string) {
 	lock, err := lockExisting(l.Path)
 	if err != nil {
-		return nil, err.Error()
+		return nil, err.Error(), ""
 	}
 	if !l.runtime {
-		if reason := channelInUse(l.Path); reason != "" {
+		if reason, channel := channelInUse(l.Path); reason != "" {
 			_ = lock.Unlock()
-			return nil, reason
+			return nil, reason, channel
 		}
 	}
-	return lock, ""
+	return lock, "", ""
 }
 
-func channelInUse(stageDir string) string {
+func channelInUse(stageDir string) (reason, channel string) {
 	there, err := Generations(stageDir)
 	if err != nil {
-		return err.Error()
+		return err.Error(), ""
 	}
 	for _, g := range there {
 		entries, err := os.ReadDir(g.Path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err.Error()
+			return err.Error(), ""
 		}
 		for _, entry := range entries {
 			if !strings.HasPrefix(entry.Name(), ChannelPrefix) || !entry.Type().IsRegular() {
@@ -142,13 +145,13 @@ func channelInUse(stageDir string) string {
 			switch {
 			case errors.Is(err, os.ErrNotExist):
 			case err != nil:
-				return err.Error()
+				return err.Error(), ""
 			case !free:
-				return "a client still uses " + path
+				return "a client still uses " + path, path
 			}
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // measure counts files and bytes; false if nothing of ours is there.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,8 @@ var ErrNoBroker = errors.New("no broker found")
 // sets it does not want to meet a broker from elsewhere. Else
 // $XDG_RUNTIME_DIR/callboard/<stage>, then /tmp/callboard-<uid>/<stage>. A broker and its
 // clients need not have the same environment (a service has no XDG_RUNTIME_DIR), so
-// clients look in both.
+// clients look in both, and then in /tmp/callboard-<uid>/<stage> of the users that they
+// trust (TrustEnv).
 func RuntimePlaces(stage string) []string {
 	if dir := runtimeOverride(); dir != "" {
 		return []string{dir}
@@ -59,10 +61,14 @@ func runtimeParents() []string {
 	return append(parents, userDir("/tmp"))
 }
 
+// RuntimeDir is Access.RuntimeDir for this user alone.
+func RuntimeDir(stage string) (string, error) { return Access{}.RuntimeDir(stage) }
+
 // RuntimeDir chooses where a broker puts a stage's runtime directory; MakeDir makes it.
 // $XDG_RUNTIME_DIR counts only if it is a directory of this very user: `sudo` often
-// leaves another user's there.
-func RuntimeDir(stage string) (string, error) {
+// leaves another user's there. Nor does it where other users are admitted, since they
+// cannot pass through it.
+func (a Access) RuntimeDir(stage string) (string, error) {
 	if err := CheckStage(stage); err != nil {
 		return "", err
 	}
@@ -72,7 +78,7 @@ func RuntimeDir(stage string) (string, error) {
 	}
 	var st unix.Stat_t
 	xdg := filepath.Dir(filepath.Dir(places[0]))
-	if unix.Stat(xdg, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() {
+	if !a.Open() && unix.Stat(xdg, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() {
 		return places[0], nil
 	}
 	return places[len(places)-1], nil
@@ -129,15 +135,27 @@ func (e *FindError) Unwrap() []error {
 }
 
 // FindRuntime finds the runtime directory of a stage's broker, for clients: the first
-// place that is private to this user, or to one of the uids in allow, and has a socket.
+// place that belongs to this user, or to one that it trusts (TrustEnv), and has a socket.
 // It does not connect: a broker that has died may have left its socket (Dial says so).
-func FindRuntime(stage string, allow ...uint32) (string, error) {
+func FindRuntime(stage string) (string, error) {
 	if err := CheckStage(stage); err != nil {
 		return "", err
 	}
+	trusted, err := TrustedUIDs()
+	if err != nil {
+		return "", err
+	}
 	notFound := &FindError{Stage: stage}
-	for _, path := range RuntimePlaces(stage) {
-		err := inspectRuntime(path, allow)
+	places := RuntimePlaces(stage)
+	if runtimeOverride() == "" {
+		for _, uid := range trusted {
+			if place := filepath.Join("/tmp", fmt.Sprintf("callboard-%d", uid), stage); !slices.Contains(places, place) {
+				places = append(places, place)
+			}
+		}
+	}
+	for _, path := range places {
+		err := inspectRuntime(path, trusted)
 		if err == nil {
 			return path, nil
 		}

@@ -33,13 +33,16 @@ type Listener struct {
 	path  string
 }
 
-// Listen opens the socket at path, mode 0600. Its directory must be private to this
-// user (MakeDir). A socket file that a dead broker left is replaced; one that somebody
+// Listen is Access.Listen for this user alone.
+func Listen(path string) (*Listener, error) { return Access{}.Listen(path) }
+
+// Listen opens the socket at path for this user and those whom a admits; who connects is
+// to be asked each time (Admits). Its directory must be this user's (MakeDir). A socket file that a dead broker left is replaced; one that somebody
 // listens at is ErrInUse. The caller holds the directory's DirLock.
 //
 // The socket is bound under a draft name and renamed, so at path there is never one
 // that does not accept yet or has wider rights.
-func Listen(path string) (*Listener, error) {
+func (a Access) Listen(path string) (*Listener, error) {
 	if err := VerifyDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("listening at %s: %w", path, err)
 	}
@@ -60,8 +63,7 @@ func Listen(path string) (*Listener, error) {
 	}
 	// Who removes the socket is the broker's decision: at a takeover nobody does.
 	inner.SetUnlinkOnClose(false)
-	err = os.Chmod(draft, 0o600)
-	if err == nil {
+	if err = a.grantSocket(draft); err == nil {
 		err = os.Rename(draft, path)
 	}
 	if err != nil {

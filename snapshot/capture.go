@@ -20,12 +20,16 @@ type capture struct {
 	prims   []uint64 // in order; of duplicates the last one wins
 	from    []uint32 // bytes' row for each of prims; nil: row i
 	block   *Block   // what bytes lie in
-	bytes   []byte
-	staged  bool   // block is a producer's: it may become a version, it is never written to (rule S4)
-	filling bool   // a Job copies into block
-	watched bool   // a filter looks at prims and from, or has
-	charged uint64 // of Store.unsealedBytes
-	copied  uint64 // bytes that were copied into block
+	bytes   []byte   // rows; of an array column where the rows lie, in data
+	staged  bool     // block is a producer's: it may become a version, it is never written to (rule S4)
+	filling bool     // a Job copies into block
+	watched bool     // a filter looks at prims and from, or has
+	charged uint64   // of Store.unsealedBytes
+	copied  uint64   // bytes that were copied into block and data
+
+	data      *Block // of an array column; nil: all rows are empty
+	dataBytes uint64 // what was written there
+	adopted   bool   // data is a producer's own
 
 	ownPrims []uint64 // memory of prims and from, kept for the next one
 	ownFrom  []uint32
@@ -53,6 +57,7 @@ func (s *Store) newCapture() *capture {
 // dropCapture gives back what a capture holds.
 func (s *Store) dropCapture(k *capture) {
 	s.memory.Drop(k.block)
+	s.memory.Drop(k.data)
 	s.unsealedBytes -= k.charged
 	if k.watched {
 		return

@@ -19,7 +19,7 @@ type column struct {
 	nameID    uint64
 	attribute *attribute // nil for the floors
 	schema    protocol.Schema
-	rowBytes  uint64
+	rowBytes  uint64 // of an array column: of a RowRef
 	retain    int
 	handoff   uint32
 	entry     *protocol.AttributeEntry
@@ -37,6 +37,7 @@ type column struct {
 	due        due
 	spares     []spare
 	tombstones tombstones
+	ragged     *ragged // of an array column
 }
 
 // slot is one VersionSlot of the column's chain.
@@ -58,6 +59,7 @@ type version struct {
 	highest      uint64
 	sequence     uint64 // counts the column's versions from 1
 	adopted      bool
+	data         []*dataBlock // of an array column: those that no newer version refers to
 }
 
 func (c *column) latest() *version {
@@ -96,6 +98,9 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 		schema.Semantic = 0
 	}
 	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
+	if schema.Kind == protocol.KindArray {
+		c.ragged = &ragged{}
+	}
 	raw, err := s.attributes.entry(uint64(c.index))
 	if err != nil {
 		return nil, err

@@ -41,11 +41,17 @@ func (s *Store) Describe() State {
 			AdoptRefused: e.AdoptRefusedCount, CopiedBytes: e.CopiedBytes, Retain: uint32(c.retain), Handoff: c.handoff, Versions: len(c.versions)}
 		if v := c.latest(); v != nil {
 			cs.Rows, cs.Bytes = v.rows, v.rows*c.rowBytes
+			if c.ragged != nil {
+				cs.Bytes += c.ragged.liveBytes
+			}
 		}
 		for i, v := range c.versions {
 			cs.Ordinals = append(cs.Ordinals, [2]uint64{v.lowest, v.highest})
 			if i < len(c.versions)-1 {
 				state.RetainedBytes += v.block.Ref.LengthBytes
+				for _, b := range v.data {
+					state.RetainedBytes += b.block.Ref.LengthBytes
+				}
 			}
 		}
 		if len(c.pending) > 0 {

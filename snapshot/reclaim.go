@@ -117,6 +117,11 @@ func (s *Store) free(c *column, v *version) {
 		s.memory.Drop(v.ordinals)
 	}
 	s.memory.Drop(v.layoutBlock)
+	for n, b := range v.data {
+		c.handDown(s, b, v.sequence)
+		v.data[n] = nil
+	}
+	v.data = v.data[:0]
 	s.counters.Reclaimed++
 	c.cache = v
 }

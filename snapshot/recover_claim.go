@@ -27,13 +27,14 @@ const (
 	pieceLayout
 	pieceOrdinals
 	pieceRows
+	pieceData
 )
 
-func (p pieceSort) shared() bool    { return p >= pieceFloors }
+func (p pieceSort) shared() bool    { return p >= pieceFloors && p <= pieceRows }
 func (p pieceSort) directory() bool { return p <= pieceLayout }
 
 func (p pieceSort) String() string {
-	return [...]string{"a table", "texts", "floors", "a layout", "row ordinals", "rows"}[p]
+	return [...]string{"a table", "texts", "floors", "a layout", "row ordinals", "rows", "rows of an array"}[p]
 }
 
 // extent is a run of bytes that is part of something larger.
@@ -63,7 +64,7 @@ func (r *recovery) claim(what string, segment, offset, length uint64, sort piece
 	}
 	length = (length + protocol.BlockAlignBytes - 1) &^ (protocol.BlockAlignBytes - 1) // segments end at such a border
 	f := r.byID[segment]
-	if f.seg.Sort == protocol.SegmentClient && (sort != pieceRows || f.seg.Owner == 0) {
+	if f.seg.Sort == protocol.SegmentClient && (sort < pieceRows || f.seg.Owner == 0) {
 		return nil, false, corrupt("%s lies in segment %d, which is a client's (%#x)", what, segment, f.seg.Owner)
 	}
 	i, _ := slices.BinarySearchFunc(f.pieces, offset, func(p *Block, offset uint64) int {
@@ -99,9 +100,10 @@ func (r *recovery) claimTable(what string, place protocol.Ref, length uint64) ([
 	return b.Bytes[:length:length], nil
 }
 
-// claimExtents claims runs that may touch and overlap, each widened to whole blocks'
-// borders: how the blocks were cut is not known any more, and does not matter.
-func (r *recovery) claimExtents(what string, all []extent, sort pieceSort) (n int, err error) {
+// join makes of runs that may touch and overlap those that they cover together, each
+// widened to whole blocks' borders: how the blocks were cut is not known any more, and
+// does not matter. It uses the memory of all.
+func join(all []extent) (joined []extent) {
 	for i := range all {
 		e := &all[i]
 		end := (e.offset + e.length + protocol.BlockAlignBytes - 1) &^ (protocol.BlockAlignBytes - 1)
@@ -111,16 +113,15 @@ func (r *recovery) claimExtents(what string, all []extent, sort pieceSort) (n in
 	slices.SortFunc(all, func(a, b extent) int {
 		return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.offset, b.offset))
 	})
-	for i := 0; i < len(all); n++ {
-		e := all[i]
-		for i++; i < len(all) && all[i].segment == e.segment && all[i].offset <= e.offset+e.length; i++ {
-			e.length = max(e.length, all[i].offset+all[i].length-e.offset)
-		}
-		if _, _, err := r.claim(what, e.segment, e.offset, e.length, sort); err != nil {
-			return n, err
+	joined = all[:0]
+	for _, e := range all {
+		if n := len(joined) - 1; n >= 0 && joined[n].segment == e.segment && e.offset <= joined[n].offset+joined[n].length {
+			joined[n].length = max(joined[n].length, e.offset+e.length-joined[n].offset)
+		} else {
+			joined = append(joined, e)
 		}
 	}
-	return n, nil
+	return joined
 }
 
 // readSegments finds the table of segments, and which of them are in service. What a

@@ -50,6 +50,9 @@ func (r *recovery) readColumns() error {
 func (r *recovery) readColumn(index uint32, e *protocol.AttributeEntry) error {
 	s := r.store
 	c := &column{index: index, nameID: e.NameID, schema: e.Schema, rowBytes: e.RowBytes, retain: int(e.Retain), handoff: e.Handoff, entry: e}
+	if e.Schema.Kind == protocol.KindArray {
+		c.ragged = &ragged{}
+	}
 	for i := range c.log {
 		c.log[i].all = true // what versions of another life changed is not known
 	}
@@ -207,6 +210,9 @@ func (r *recovery) readVersion(c *column, i int, e *protocol.RecordEntry) (err e
 		if err == nil {
 			err = r.readLayoutRows(what, v)
 		}
+		if err == nil && c.ragged != nil {
+			err = r.readRefs(what, c, v)
+		}
 	}
 	if err != nil {
 		for _, held := range []*Block{v.block, v.layoutBlock, v.ordinals} {
@@ -262,6 +268,9 @@ func (r *recovery) finishColumns() error {
 			if err := r.joinLayout(c, v); err != nil {
 				return err
 			}
+		}
+		if c.ragged != nil {
+			r.finishRagged(c)
 		}
 	}
 	return nil

@@ -82,10 +82,10 @@ func (h *history) recover(segments []*Segment) *Recovered {
 	h.naive = h.naive.at(r.Epoch)
 	for i, c := range h.store.columns[1:] {
 		if i == len(h.naive.columns) { // made by an operation that was not accepted
-			h.naive.column(c.name, int(c.rowBytes), c.retain)
+			h.naive.column(c.name, historyBytes(c), c.retain)
 		}
 		n := h.naive.columns[i]
-		require.Equal(h.t, []any{c.name, int(c.rowBytes), c.index}, []any{n.name, n.rowBytes, n.index})
+		require.Equal(h.t, []any{c.name, historyBytes(c), c.index}, []any{n.name, n.rowBytes, n.index})
 		n.retain = c.retain
 	}
 	h.naive.columns = h.naive.columns[:len(h.store.columns)-1]

@@ -162,9 +162,13 @@ func (r *recovery) readStrings() error {
 		}
 		r.texts = append(r.texts, extent{e.Bytes.Segment, e.Bytes.OffsetBytes, uint64(e.LengthBytes)})
 	}
-	var err error
-	d.made, err = r.claimExtents("the texts of strings", r.texts, pieceText)
-	return err
+	for _, e := range join(r.texts) {
+		if _, _, err := r.claim("the texts of strings", e.segment, e.offset, e.length, pieceText); err != nil {
+			return err
+		}
+		d.made++
+	}
+	return nil
 }
 
 // isString tells whether an id is that of a string of a sort.

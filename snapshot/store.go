@@ -173,7 +173,7 @@ func (c *Config) setDefaults(m *Memory) {
 }
 
 // Features are the feature bits of this store.
-const Features = protocol.FeatureFixed | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete | protocol.FeatureFilter | protocol.FeatureRecovery
+const Features = protocol.FeatureFixed | protocol.FeatureArray | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete | protocol.FeatureFilter | protocol.FeatureRecovery
 
 // metadata leases memory for the directory; its blocks live as long as the stage
 // unless they are layouts or floors.

@@ -231,6 +231,11 @@ func bytesSchema(n int) protocol.Schema {
 	return s
 }
 
+// arraySchema is rows of any number of elements of n bytes.
+func arraySchema(n int) protocol.Schema {
+	return protocol.Schema{Kind: protocol.KindArray, DtypeCode: uint8(tensor.CodeUint), DtypeBits: 8, DtypeLanes: uint16(n), DeviceType: tensor.DeviceCPU}
+}
+
 // pinSet is a channel.
 type pinSet struct{ pins []Pin }
 

@@ -73,7 +73,16 @@ func (f *fixture) rowsAt(column uint32, epoch uint64) map[uint64]string {
 			continue
 		}
 		require.NotContains(f.t, got, rows[i].PathID, "a prim has two rows")
-		got[rows[i].PathID] = string(data[i*rowBytes : (i+1)*rowBytes])
+		row := data[i*rowBytes : (i+1)*rowBytes]
+		if f.attribute(column).Schema.Kind == protocol.KindArray {
+			if ref := at[protocol.RowRef](row, 0); ref.LengthBytes == 0 {
+				require.Zero(f.t, *ref, "an empty row")
+				row = nil
+			} else {
+				row = f.bytes(ref.Segment, ref.OffsetBytes, ref.LengthBytes)
+			}
+		}
+		got[rows[i].PathID] = string(row)
 	}
 	return got
 }
@@ -187,8 +196,10 @@ func (f *fixture) checkBooks() {
 			hold(v.ordinals)
 			hold(v.layoutBlock)
 		}
+		f.checkRagged(c, hold)
 		for i, k := range c.pending {
 			hold(k.block)
+			hold(k.data)
 			unsealed += k.charged
 			require.False(f.t, k.filling)
 			require.Greater(f.t, k.ordinal, s.floorOfID(c.nameID), "a sealed capture is still pending")

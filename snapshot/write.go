@@ -16,6 +16,9 @@ type Target struct {
 	Ordinal uint64
 	Next    bool // take the floor + 1 instead of Ordinal (rule O8)
 	Insert  bool
+	// ElementSizes are element counts of an array attribute's rows: of a write's payload,
+	// none where it is packed; of a session's prims.
+	ElementSizes []uint64
 }
 
 // Outcome is what an operation's completion reports.
@@ -36,7 +39,8 @@ type Job struct {
 	Abort func()
 }
 
-// schemaOf translates and checks a schema from the wire.
+// schemaOf translates and checks a schema from the wire. The bytes are those of a row
+// in a version's block.
 func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	t := tensor.Schema{Kind: tensor.Kind(w.Kind), DType: tensor.DType{Code: w.DtypeCode, Bits: w.DtypeBits, Lanes: w.DtypeLanes},
 		Semantic: tensor.Semantic(w.Semantic), Device: tensor.Device{Type: w.DeviceType, ID: w.DeviceID}}
@@ -45,9 +49,6 @@ func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	}
 	if w.RowDimensions > 0 {
 		t.RowShape = w.RowShape[:w.RowDimensions]
-	}
-	if t.Kind == tensor.Array {
-		return t, 0, protocol.Errorf(protocol.StatusNotSupported, "array attributes are not part of this version; use kind fixed with a row_shape")
 	}
 	if t.Device.Type == tensor.DeviceCUDA {
 		return t, 0, protocol.Errorf(protocol.StatusNotSupported, "device is %s: this broker serves host memory only", t.Device)
@@ -62,6 +63,9 @@ func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 		return t, 0, err
 	}
 	rowBytes, err := t.RowBytes()
+	if t.Kind == tensor.Array {
+		rowBytes = refBytes
+	}
 	return t, rowBytes, err
 }
 
@@ -180,6 +184,9 @@ type payload struct {
 	selection tensor.Selection
 	staged    *Block // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
 	adopt     bool   // the producer promises not to touch staged again
+
+	starts   []uint64 // of an array: where each row begins in bytes, and the last one ends; nil: packed
+	rowBytes uint64   // of a packed array: of each row
 }
 
 // incoming is one attribute's write on its way to being accepted.
@@ -192,6 +199,7 @@ type incoming struct {
 	tail     *capture // the one to join instead of standing alone
 	instead  *capture // the one that it makes pointless: earlier values of the same prims at the same ordinal
 	source   *Block   // the lease that the payload is copied from
+	from     []uint32 // of an array: the payload's row for each of the capture's prims; nil: row i
 	standing bool     // the capture is among its column's already
 	copied   uint64
 	flags    uint32
@@ -292,7 +300,10 @@ func (s *Store) prepare(w *incoming, t *Target, p payload) (err error) {
 		}
 		return named(t.Name, err)
 	}
-	if uint64(len(p.bytes))/w.rowBytes < p.rows {
+	if err := w.checkRagged(t.ElementSizes); err != nil {
+		return err
+	}
+	if w.schema.Kind == protocol.KindFixed && uint64(len(p.bytes))/w.rowBytes < p.rows {
 		return protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, w.rowBytes)
 	}
 	k := s.newCapture()

@@ -23,6 +23,10 @@ type payload struct {
 	direct    bool     // the tensor's bytes are the payload as they are
 	sizeBytes uint64
 	primMode  uint32
+
+	ragged [][]byte // of kind array: the bytes of each row
+	sizes  []uint64 // of kind array: the elements of each row
+	prims  int      // of kind array: of the query
 }
 
 // writeChecks is what decides a write before it is submitted.
@@ -67,13 +71,6 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, err
 	}
 	named := func(err error) error { return named(w.name, err) }
-	if w.isArray {
-		return p, fail(protocol.StatusNotSupported, "attribute %q: array attributes are not part of this version; use kind fixed with a row_shape", w.name)
-	}
-	t, err := toTensor(w.values)
-	if err != nil {
-		return p, named(err)
-	}
 	running := q.running() // then only the broker will know how many prims there are
 	size := uint64(q.Len())
 	expect, selection := size, Selection{Count: tensor.All}
@@ -98,6 +95,19 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		if selection.IndexMap != nil {
 			expect = tensor.AnyRows
 		}
+	}
+	if w.isArray {
+		if p, err = c.checkRagged(q, w, &selection, size); err != nil {
+			return p, named(err)
+		}
+		if w.insert {
+			p.primMode = protocol.ModeInsert
+		}
+		return p, nil
+	}
+	t, err := toTensor(w.values)
+	if err != nil {
+		return p, named(err)
 	}
 	var given tensor.Schema
 	var rows uint64
@@ -188,6 +198,12 @@ func wireSchema(s *tensor.Schema) protocol.Schema {
 // copyTo writes the payload's rows, compact, to dst.
 func (p *payload) copyTo(dst []byte) error {
 	dst = dst[:p.sizeBytes]
+	if p.ragged != nil {
+		for _, row := range p.ragged {
+			dst = dst[copy(dst, row):]
+		}
+		return nil
+	}
 	if p.take == nil {
 		if len(dst) == 0 {
 			return nil

@@ -65,6 +65,7 @@ type client struct {
 	deletes deletes
 
 	lastQuery atomic.Uint64 // that this client numbered itself
+	lastList  atomic.Uint64
 
 	rooting sync.Mutex // root
 	root    *Query     // of the single prim "/"

@@ -126,6 +126,9 @@ func (s *Stage) SubmitQuery(terms ...Term) (*Query, error) {
 	for _, term := range terms {
 		term(&f)
 	}
+	if c.reader.Directory().Header.Features&protocol.FeatureFilter == 0 {
+		return nil, refused(fail(protocol.StatusNotSupported, "queries by filter are not part of this broker's version"))
+	}
 	if err := snapshot.CheckFilter(&f, c.schemas); err != nil {
 		return nil, refused(err)
 	}
@@ -176,7 +179,7 @@ func filterRequest(handle uint64, f *snapshot.Filter) request {
 		}
 		for i := range f.Predicates {
 			p := &f.Predicates[i]
-			e := protocol.FilterPredicate{Operator: p.Operator, NameBytes: uint32(len(p.Name)), NameOffsetBytes: uint32(at)}
+			e := protocol.FilterPredicate{Relation: p.Operator, NameBytes: uint32(len(p.Name)), NameOffsetBytes: uint32(at)}
 			at += (copy(dst[at:], p.Name) + 3) &^ 3
 			if len(p.Values) > 0 {
 				e.ValuesOffsetBytes = list(p.Values)

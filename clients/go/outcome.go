@@ -120,6 +120,9 @@ func (c *client) settleOps(s *floorState) {
 			failure.Text = op.what() + ": the broker was restarted, and this may have been sealed before; look what is there, or write it again at a higher ordinal"
 		}
 		op.finish(failure, &e, nil)
+		if op.request.opcode == protocol.OpSeal {
+			c.unsealed.told(&op.request) // by the failed seal
+		}
 	}
 }
 
@@ -142,6 +145,16 @@ func (u unsealed) note(r *request) {
 	}
 	if len(r.names) == 0 {
 		u[""] = max(u[""], r.at)
+	}
+}
+
+// told takes out what a seal was about.
+func (u unsealed) told(r *request) {
+	for name, ordinal := range u {
+		named := slices.Contains(r.names, name)
+		if ordinal <= r.at && (r.value == protocol.ScopeAll || named == (r.value == protocol.ScopeInclude)) {
+			delete(u, name)
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ type queryHandle struct {
 	id       atomic.Uint64 // another one after each restart of the broker
 	prims    []uint64
 	released atomic.Bool
+	list     atomic.Pointer[PathList] // that it was made of, nil: none
 }
 
 // Pieces that a long list travels in.
@@ -116,6 +117,7 @@ func (h *queryHandle) release() (first bool) {
 	if h.released.Swap(true) {
 		return false
 	}
+	_ = h.list.Load().Release()
 	c := h.client
 	if h.id.Load() == 0 || c.enter() != nil {
 		return true // the end of the session releases it as well
@@ -205,18 +207,22 @@ func (s *Stage) Resolve(ids ...uint64) ([]string, error) {
 // Tokens interns texts and gives their ids, which are the same for everyone on the
 // stage (behaviour 248). It waits for the broker.
 func (s *Stage) Tokens(ctx context.Context, texts ...string) ([]uint64, error) {
+	return s.intern(ctx, protocol.StringToken, texts)
+}
+
+func (s *Stage) intern(ctx context.Context, sort uint64, texts []string) ([]uint64, error) {
 	c := s.client
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	defer c.leave()
-	op, err := c.call(ctx, stringsRequest("interning tokens", protocol.OpIntern, 0, protocol.StringToken, texts))
+	op, err := c.call(ctx, stringsRequest("interning texts", protocol.OpIntern, 0, sort, texts))
 	if err != nil {
 		return nil, err
 	}
 	ids, ok := sliceOf[uint64](op.content)
 	if !ok || len(ids) != len(texts) {
-		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d tokens", len(ids), len(texts))
+		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d texts", len(ids), len(texts))
 	}
 	return ids, nil
 }

@@ -40,6 +40,7 @@ type part struct {
 	version snapshot.Version
 	rows    *snapshot.RowMap // of what is shown of the version
 	floor   uint64
+	ragged  [][]byte             // of kind array: the row of each prim
 	deleted []snapshot.Tombstone // not nil: the group is of deletes, and version has a column alone
 }
 
@@ -178,6 +179,14 @@ func newRead(h *hold, q *Query, columns []*snapshot.Column, w changes, version f
 		}
 	}
 	r.parts = withoutReturned(r.parts)
+	for i := range r.parts {
+		if p := &r.parts[i]; p.version.Column.IsArray() && p.deleted == nil {
+			if p.ragged, err = h.view.pinned.Ragged(&p.version, p.rows); err != nil {
+				h.release()
+				return nil, asError(err)
+			}
+		}
+	}
 	r.addPaths(&w)
 	runtime.AddCleanup(r, func(h *hold) {
 		if h.release() {

@@ -101,6 +101,8 @@ type DeclareOptions struct {
 	// Retain is how many versions stay readable; 0 for the stage's default.
 	Retain  uint32
 	Handoff Handoff
+	// IsArray declares kind array: a row of its own length for each prim.
+	IsArray bool
 }
 
 // Declare states an attribute's schema and settings. It waits for the broker. An
@@ -111,7 +113,7 @@ func (s *Stage) Declare(ctx context.Context, name string, o DeclareOptions) erro
 		return err
 	}
 	defer c.leave()
-	schema := tensor.Schema{Kind: tensor.Fixed, DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+	schema := tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
 	err := checkName(name)
 	if err == nil {
 		if err = schema.Validate(); err != nil {

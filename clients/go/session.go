@@ -18,13 +18,14 @@ type session struct {
 	life   uint64 // of the broker that leased its memory
 	name   string
 	schema tensor.Schema
-	row    uint64 // bytes of a row
+	row    uint64 // bytes of a row; of an array's element
 	prims  []uint64
 	next   bool // its ordinal is taken at the end, and sealed (rule O8)
 
 	mutex  sync.Mutex
 	groups []protocol.GroupDescriptor
-	gone   []bool // groups that were handed back
+	starts [][]uint64 // of kind array: where each group's rows begin in bytes, and the last one ends
+	gone   []bool     // groups that were handed back
 	ended  bool
 	lost   bool // it ended with a restart of the broker
 }
@@ -39,6 +40,7 @@ type mapRequest struct {
 	init    uint32
 	rows    uint64 // of a group; 0: one group
 	prims   []uint64
+	sizes   []uint64 // of kind array: the elements of each prim's row
 	// primMode is protocol.ModeUpsert or ModeInsert.
 	primMode uint32
 }
@@ -49,11 +51,16 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 		return nil, err
 	}
 	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
+	sizes := args + align8(len(r.name))
 	op, err := c.submit(request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
-		size: args + len(r.name), results: group, names: []string{r.name}, fill: func(dst []byte) error {
+		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), names: []string{r.name}, fill: func(dst []byte) error {
 			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows}
+			if len(r.sizes) > 0 {
+				a.ElementSizesOffsetBytes, a.ElementSizesCount = uint32(sizes), uint32(len(r.sizes))
+			}
 			copy(dst, bytesOf(&a))
 			copy(dst[args:], r.name)
+			copy(dst[sizes:], bytesOfSlice(r.sizes))
 			return nil
 		}})
 	if err != nil {
@@ -103,7 +110,7 @@ func (m *session) over() *Error {
 
 // adopt takes the groups that the broker leased.
 func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
-	m.schema = tensor.Schema{Kind: tensor.Fixed, DType: DType{Code: wire.DtypeCode, Bits: wire.DtypeBits, Lanes: wire.DtypeLanes},
+	m.schema = tensor.Schema{Kind: tensor.Kind(wire.Kind), DType: DType{Code: wire.DtypeCode, Bits: wire.DtypeBits, Lanes: wire.DtypeLanes},
 		RowShape: wire.RowShape[:wire.RowDimensions], Semantic: Semantic(wire.Semantic), Device: tensor.CPU}
 	if m.row, err = m.schema.RowBytes(); err != nil {
 		return asError(err)
@@ -114,7 +121,13 @@ func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
 	}
 	for i := range op.completion.Count {
 		g, _ := decode[protocol.GroupDescriptor](op.content[int(i)*size:])
-		if m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
+		if m.schema.Kind == tensor.Array {
+			starts, err := m.groupStarts(&g, op.content)
+			if err != nil {
+				return err
+			}
+			m.starts = append(m.starts, starts)
+		} else if m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
 			return fail(protocol.StatusInternal, "the broker leased %d bytes for %d rows of %d bytes", g.Block.LengthBytes, g.Rows, m.row)
 		}
 		if g.Block.Segment != 0 {
@@ -151,6 +164,9 @@ func (m *session) memory(i int) ([]byte, error) {
 	}
 	g := &m.groups[i]
 	size := g.Rows * m.row
+	if m.schema.Kind == tensor.Array {
+		size = g.Block.LengthBytes
+	}
 	if size == 0 {
 		return nil, nil
 	}

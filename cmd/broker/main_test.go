@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beProgram) != "" {
 		main()
 	}
+	if os.Getenv(beWriter) != "" {
+		write()
+		return
+	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // else each process under the race detector ends a second later
 	os.Exit(m.Run())
 }
@@ -104,8 +108,15 @@ func TestExitCodesAreTheSameForEveryCommand(t *testing.T) {
 		{"serve --memory 0", exitUsage, "at least 1 byte"},
 		{"serve --handoff lend", exitUsage, `"lend": expected adopt or copy`},
 		{"serve --retain 0", exitUsage, "expected at least 1"},
+		{"serve --allow-uid alice", exitUsage, `--allow-uid: "alice" is no id`},
+		{"serve --allow-gid -1", exitUsage, `--allow-gid: "-1" is no id`},
 		{"serve --log-level loud", exitUsage, `"loud"`},
 		{"serve --nats-creds x", exitUsage, "--nats-url"},
+		{"serve --nats-ca x", exitUsage, "--nats-url"},
+		{"serve --nats-url x --nats-cert c", exitUsage, "--nats-cert-key"},
+		{"serve --nats-url x --nats-creds c --nats-nkey k", exitUsage, "give one of them"},
+		{"serve --nats-url x --nats-token-file /absent/token", exitUsage, "/absent/token"},
+		{"serve --nats-url x --nats-port 1", exitUsage, "--nats-port"},
 		{"serve --memory 1MiB", exitFailure, "memory is 1048576 bytes"},
 		{"serve --shm-dir /nonexistent", exitFailure, "/nonexistent"},
 		{"demo --steps 0", exitUsage, "--steps is 0"},
@@ -122,7 +133,7 @@ func TestExitCodesAreTheSameForEveryCommand(t *testing.T) {
 
 // Help is the first thing a newcomer sees: every command has examples or needs none, and the codes are there.
 func TestHelpOfEveryCommandHasExamplesAndExitCodes(t *testing.T) {
-	for _, name := range []string{"serve", "demo", "ls", "info", "read", "watch", "gc"} {
+	for _, name := range []string{"serve", "demo", "ls", "info", "read", "watch", "gc", "doctor"} {
 		code, out, _ := call(name, "--help")
 		require.Equal(t, exitOK, code)
 		require.Contains(t, out, "Examples:", name)

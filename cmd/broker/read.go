@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	callboard "callboard/clients/go"
 	"callboard/protocol"
 	"callboard/shm"
+	"callboard/tensor"
 )
 
 func newRead() *cobra.Command {
@@ -22,11 +24,16 @@ func newRead() *cobra.Command {
 		Long: `Show the newest sealed value of an attribute, one row for each prim, all of one epoch.
 
 It is read from shared memory, as any client reads; NATS is not needed. A long row is cut, --values says where.
-With --json all rows and values are there, unless --rows says otherwise; what JSON has no number for (NaN) is text.`,
+With --json all rows and values are there, unless --rows says otherwise; what JSON has no number for (NaN) is text.
+
+--npy FILE writes one NumPy array instead: the prims, then the shape of a row, then the lanes of the element type if it has
+several. --npz FILE writes an archive with that array as "values", the paths as "prims", and "ordinal", "floor" and "epoch"; of an
+attribute with several schemas "values_0", "prims_0" and so on. The file appears whole or not at all.`,
 		Example: `  callboard read body/position
   callboard read body/position --prim /World/humanoid/torso --prim /World/humanoid/pelvis
   callboard read camera/rgb --values 6
-  callboard read joint/position --json | jq '.[0].rows[0].values'`,
+  callboard read joint/position --json | jq '.[0].rows[0].values'
+  callboard read camera/rgb --npy frame.npy && python -c 'import numpy; print(numpy.load("frame.npy").shape)'`,
 		Args: func(cmd *cobra.Command, arguments []string) error {
 			if len(arguments) != 1 {
 				return usagef("got %d arguments: expected the name of an attribute; `callboard ls` lists them", len(arguments))
@@ -38,10 +45,19 @@ With --json all rows and values are there, unless --rows says otherwise; what JS
 	prims := cmd.Flags().StringArray("prim", nil, "only the row of this prim, like /World/R0; may be given again")
 	rows := cmd.Flags().Int("rows", 0, "most rows shown, 0 for all (default 40, with --json all)")
 	values := cmd.Flags().Int("values", 12, "most values shown of a row")
+	npy := cmd.Flags().String("npy", "", "write one NumPy array to this file instead")
+	npz := cmd.Flags().String("npz", "", "write NumPy arrays with the prims to this file instead")
 	cmd.ValidArgsFunction = completeAttributes(stage)
 	cmd.RunE = func(cmd *cobra.Command, arguments []string) error {
 		if *rows < 0 || *values < 1 {
 			return usagef("--rows is %d and --values is %d: expected no less than 0 and 1", *rows, *values)
+		}
+		if *npy != "" || *npz != "" {
+			for _, other := range []string{"json", "rows", "values"} {
+				if cmd.Flags().Changed(other) || *npy != "" && *npz != "" {
+					return usagef("--npy and --npz write a whole value to one file: leave out the other and --json, --rows, --values")
+				}
+			}
 		}
 		if !cmd.Flags().Changed("rows") && !*asJSON {
 			*rows = 40
@@ -52,7 +68,12 @@ With --json all rows and values are there, unless --rows says otherwise; what JS
 		}
 		defer shown.release()
 		out := cmd.OutOrStdout()
-		if *asJSON {
+		switch {
+		case *npy != "":
+			return readError(shown.npy(*npy))
+		case *npz != "":
+			return readError(shown.npz(*npz))
+		case *asJSON:
 			return readError(shown.json(out, *rows))
 		}
 		return readError(shown.text(out, *rows, *values))
@@ -171,10 +192,6 @@ func readError(err error) error {
 
 // rowsOf calls each with the first rows of a group, at most limit unless that is 0, and tells how many there are.
 func (v *value) rowsOf(group *callboard.Group, limit int, each func(path string, raw []byte)) (total int, err error) {
-	raw, err := group.Bytes()
-	if err != nil {
-		return 0, err
-	}
 	ids := group.Prims()
 	total = len(ids)
 	if limit > 0 {
@@ -184,17 +201,41 @@ func (v *value) rowsOf(group *callboard.Group, limit int, each func(path string,
 	if err != nil {
 		return total, err
 	}
-	width := len(raw) / max(1, group.Rows())
 	for i, path := range paths {
-		at := group.Row(i) * width
-		each(path, raw[at:at+width])
+		raw, err := rowBytes(group, i)
+		if err != nil {
+			return total, err
+		}
+		each(path, raw)
 	}
 	return total, nil
 }
 
-// rowShape is a group's shape without its rows and lanes.
+// rowBytes is the row of a group's i-th prim.
+func rowBytes(group *callboard.Group, i int) ([]byte, error) {
+	if group.IsArray() {
+		t, err := group.Tensor(i)
+		return t.Data, err
+	}
+	raw, err := group.Bytes()
+	width := len(raw) / max(1, group.Rows())
+	return raw[group.Row(i)*width:][:width], err
+}
+
+// kindOf is what a reader must know of a group beside its element type.
+func kindOf(group *callboard.Group) string {
+	if group.IsArray() {
+		return "array"
+	}
+	return "fixed"
+}
+
+// rowShape is a group's shape without its rows and lanes; that of an array is each row's own.
 func rowShape(group *callboard.Group) []uint64 {
 	shape := []uint64{}
+	if group.IsArray() {
+		return shape
+	}
 	extents := group.Shape()[1:]
 	if group.DType().Lanes > 1 {
 		extents = extents[:len(extents)-1]
@@ -209,6 +250,9 @@ func (v *value) text(out io.Writer, rows, values int) error {
 	for _, group := range v.groups {
 		dtype := group.DType()
 		row := dtype.String()
+		if group.IsArray() {
+			row += " array"
+		}
 		if shape := rowShape(group); len(shape) > 0 {
 			row += " " + formatShape(shape)
 		}
@@ -220,7 +264,7 @@ func (v *value) text(out io.Writer, rows, values int) error {
 		t := newTable(out, "prim", "value")
 		shown := 0
 		total, err := v.rowsOf(group, rows, func(path string, raw []byte) {
-			t.AppendRow(table.Row{path, formatRow(dtype, raw, values)})
+			t.AppendRow(table.Row{path, formatted(group, raw, values)})
 			shown++
 		})
 		if err != nil {
@@ -234,9 +278,18 @@ func (v *value) text(out io.Writer, rows, values int) error {
 	return nil
 }
 
+// formatted is a row for people: text where the attribute is text, else numbers.
+func formatted(group *callboard.Group, raw []byte, values int) string {
+	if group.IsArray() && group.Semantic() == tensor.SemanticString {
+		return strconv.Quote(string(raw))
+	}
+	return formatRow(group.DType(), raw, values)
+}
+
 // readGroup is the JSON of a group; 64-bit numbers of the stage are text, as in all its documents, values are numbers.
 type readGroup struct {
 	Attribute string    `json:"attribute"`
+	Kind      string    `json:"kind"`
 	DType     string    `json:"dtype"`
 	RowShape  []uint64  `json:"row_shape"`
 	Semantic  string    `json:"semantic"`
@@ -256,7 +309,7 @@ func (v *value) json(out io.Writer, rows int) error {
 	groups := []readGroup{}
 	for _, group := range v.groups {
 		dtype := group.DType()
-		g := readGroup{Attribute: group.Attribute(), DType: dtype.String(), RowShape: rowShape(group), Semantic: group.Semantic().String(),
+		g := readGroup{Attribute: group.Attribute(), Kind: kindOf(group), DType: dtype.String(), RowShape: rowShape(group), Semantic: group.Semantic().String(),
 			Ordinal: group.Ordinal(), Floor: group.Floor(), Epoch: group.Epoch(), Rows: []readRow{}}
 		var err error
 		g.Prims, err = v.rowsOf(group, rows, func(path string, raw []byte) {

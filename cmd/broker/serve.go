@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,9 @@ import (
 type serveFlags struct {
 	stage, handoff, shmDir, logLevel  *string
 	natsURL, natsCreds, observerCreds *string
+	natsNKey, natsTokenFile           *string
+	allowUIDs, allowGIDs              *string
+	natsCA, natsCert, natsKey         *string
 	memory, unsealed                  sizeValue
 	retain                            *uint32
 	natsPort                          *uint16
@@ -59,8 +64,15 @@ Memory is taken as it is needed, up to --memory. A container's /dev/shm often ha
 		natsPort: flags.Uint16("nats-port", 0, "port of the embedded NATS server on 127.0.0.1 (default a free one)"),
 		natsURL:  flags.String("nats-url", "", "use this NATS server instead of an embedded one"),
 		natsCreds: flags.String("nats-creds", "",
-			"credentials file for --nats-url; or put user and password into the URL"),
+			"credentials file for --nats-url; or put user and password, or a token, into the URL"),
+		natsNKey:      flags.String("nats-nkey", "", "nkey seed file for --nats-url"),
+		natsTokenFile: flags.String("nats-token-file", "", "file with the token for --nats-url: a URL shows in lists of processes"),
+		natsCA:        flags.String("nats-ca", "", "certificates that a tls:// server may be signed by (default the system's)"),
+		natsCert:      flags.String("nats-cert", "", "certificate for a server that asks for one"),
+		natsKey:       flags.String("nats-cert-key", "", "key of --nats-cert"),
 		observerCreds: flags.String("nats-observer-creds", "", "credentials file that observers get for --nats-url"),
+		allowUIDs:     flags.String("allow-uid", "", "numbers of other users that may attach, like 1000,1001"),
+		allowGIDs:     flags.String("allow-gid", "", "numbers of groups whose members may attach"),
 		logLevel:      flags.String("log-level", "info", "debug, info, warn or error"),
 		fresh:         flags.Bool("fresh", false, "give up what an earlier broker of the stage left, instead of recovering it"),
 		takeover:      flags.Bool("takeover", false, "take the stage over from a broker that runs, with everything that is sealed"),
@@ -89,8 +101,8 @@ Memory is taken as it is needed, up to --memory. A container's /dev/shm often ha
 const untilStdinCloses = "until-stdin-closes"
 
 // config checks what the broker does not, above all spelling.
-func (f *serveFlags) config(logTo io.Writer) (broker.Config, error) {
-	config := broker.Config{
+func (f *serveFlags) config(logTo io.Writer) (config broker.Config, err error) {
+	config = broker.Config{
 		Stage: *f.stage, ShmDir: *f.shmDir, MemoryBytes: uint64(f.memory), UnsealedBytes: uint64(f.unsealed),
 		Retain: *f.retain, NATSPort: int(*f.natsPort), Fresh: *f.fresh, Takeover: *f.takeover,
 	}
@@ -119,17 +131,64 @@ func (f *serveFlags) config(logTo io.Writer) (broker.Config, error) {
 		level = slog.LevelError
 	}
 	config.Log = slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: level}))
-	if *f.natsURL != "" {
-		config.External = &control.External{
-			URL: *f.natsURL, Full: control.Credential{CredentialsFile: *f.natsCreds}, Observer: control.Credential{CredentialsFile: *f.observerCreds},
-		}
-		if config.NATSPort != 0 {
-			return config, usagef("--nats-port is for the embedded server: leave it out with --nats-url")
-		}
-	} else if *f.natsCreds != "" || *f.observerCreds != "" {
-		return config, usagef("credentials files are for an external server: give --nats-url too")
+	if config.Access.UIDs, err = shm.ParseIDs(*f.allowUIDs); err != nil {
+		return config, usagef("--allow-uid: %v", err)
 	}
-	return config, nil
+	if config.Access.GIDs, err = shm.ParseIDs(*f.allowGIDs); err != nil {
+		return config, usagef("--allow-gid: %v", err)
+	}
+	config.External, err = f.external()
+	return config, err
+}
+
+// external reads the flags about a NATS server that somebody else runs; nil: the embedded one.
+func (f *serveFlags) external() (*control.External, error) {
+	if *f.natsURL == "" {
+		for _, given := range []string{*f.natsCreds, *f.observerCreds, *f.natsNKey, *f.natsTokenFile, *f.natsCA, *f.natsCert, *f.natsKey} {
+			if given != "" {
+				return nil, usagef("credentials and certificates are for an external server: give --nats-url too")
+			}
+		}
+		return nil, nil
+	}
+	if *f.natsPort != 0 {
+		return nil, usagef("--nats-port is for the embedded server: leave it out with --nats-url")
+	}
+	if (*f.natsCert == "") != (*f.natsKey == "") {
+		return nil, usagef("--nats-cert and --nats-cert-key belong together: give both")
+	}
+	// Others read these names out of nats.json, and have directories of their own.
+	for _, name := range []*string{f.natsCreds, f.observerCreds, f.natsNKey, f.natsCA, f.natsCert, f.natsKey} {
+		if *name != "" {
+			absolute, err := filepath.Abs(*name)
+			if err != nil {
+				return nil, err
+			}
+			*name = absolute
+		}
+	}
+	full := control.Credential{CredentialsFile: *f.natsCreds, NKeyFile: *f.natsNKey, CAFile: *f.natsCA, CertFile: *f.natsCert, KeyFile: *f.natsKey}
+	if *f.natsTokenFile != "" {
+		token, err := os.ReadFile(*f.natsTokenFile)
+		if err != nil {
+			return nil, usagef("reading --nats-token-file: %v", err)
+		}
+		full.Token = strings.TrimSpace(string(token))
+	}
+	given := 0
+	for _, way := range []string{full.CredentialsFile, full.NKeyFile, full.Token} {
+		if way != "" {
+			given++
+		}
+	}
+	if given > 1 {
+		return nil, usagef("--nats-creds, --nats-nkey and --nats-token-file are three ways in: give one of them")
+	}
+	external := &control.External{URL: *f.natsURL, Full: full}
+	if *f.observerCreds != "" {
+		external.Observer = control.Credential{CredentialsFile: *f.observerCreds, CAFile: *f.natsCA}
+	}
+	return external, nil
 }
 
 func serve(ctx context.Context, config broker.Config, f *serveFlags, out io.Writer) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -79,13 +80,33 @@ func tempDir(t testing.TB, base string) string {
 	return dir
 }
 
-// Restart runs a broker anew over the same directories, after Stop or Kill9.
-func (b *Broker) Restart() {
+// Restart runs a broker anew over the same directories, after Stop or Kill9. more are
+// arguments for this life of it alone. With "--takeover" the one that runs makes room, and
+// is waited for.
+func (b *Broker) Restart(more ...string) {
+	b.t.Helper()
+	before, gone := b.command, b.exited
+	b.Launch(more...)
+	if slices.Contains(more, "--takeover") {
+		select {
+		case <-gone:
+		case <-time.After(stopWait):
+			b.t.Fatalf("the broker did not make room within %v:\n%s", stopWait, b.output)
+		}
+		if code := before.ProcessState.ExitCode(); code != 0 {
+			b.t.Errorf("the broker that made room ended with %d:\n%s", code, b.output)
+		}
+	}
+	b.awaitReady()
+}
+
+// Launch is Restart that waits for nothing.
+func (b *Broker) Launch(more ...string) {
 	b.t.Helper()
 	if err := os.MkdirAll(b.RuntimeDir, 0o700); err != nil { // the last one to leave removes it
 		b.t.Fatal(err)
 	}
-	args := append([]string{"serve", "--stage", b.Stage, "--shm-dir", b.ShmDir}, b.args...)
+	args := slices.Concat([]string{"serve", "--stage", b.Stage, "--shm-dir", b.ShmDir}, b.args, more)
 	binary := b.binary
 	if binary == "" {
 		binary = Binary(b.t)
@@ -101,7 +122,6 @@ func (b *Broker) Restart() {
 		b.status = c.Wait()
 		close(exited)
 	}(b.command, b.exited)
-	b.awaitReady()
 }
 
 func (b *Broker) awaitReady() {

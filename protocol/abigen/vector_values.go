@@ -192,8 +192,8 @@ var vectors = []vector{
 	}},
 	{"filter_arguments", "Sealed prims that carry position and whose path is one of two; of what they carry only position is reported.", []any{
 		protocol.FilterArguments{PredicateCount: 2, Flags: protocol.FilterSealed, AttributesOffsetBytes: 64},
-		protocol.FilterPredicate{Operator: protocol.FilterHas, NameBytes: 8, NameOffsetBytes: 48},
-		protocol.FilterPredicate{Operator: protocol.FilterIn, NameBytes: 5, NameOffsetBytes: 56, ValuesOffsetBytes: 84},
+		protocol.FilterPredicate{Relation: protocol.FilterHas, NameBytes: 8, NameOffsetBytes: 48},
+		protocol.FilterPredicate{Relation: protocol.FilterIn, NameBytes: 5, NameOffsetBytes: 56, ValuesOffsetBytes: 84},
 		text{"position", 8}, text{"@path", 8},
 		protocol.StringList{Count: 1, TotalBytes: 20}, []uint32{8}, text{"position", 4},
 		protocol.StringList{Count: 2, TotalBytes: 32}, []uint32{8}, text{"/World/A", 4}, []uint32{8}, text{"/World/B", 4},

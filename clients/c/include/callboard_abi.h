@@ -1043,8 +1043,8 @@ CBD_ABI_FIELD(cbd_abi_filter_arguments, reserved, 12);
 
 /* cbd_abi_filter_predicate is one condition on a prim. */
 typedef struct cbd_abi_filter_predicate {
-    /* operator is one of the Filter operators. */
-    uint32_t operator;
+    /* relation is one of the Filter operators. */
+    uint32_t relation;
     /* name_bytes is the length of the name. */
     uint32_t name_bytes;
     /* name_offset_bytes is the argument offset of the attribute's name, or of "@path". */
@@ -1054,7 +1054,7 @@ typedef struct cbd_abi_filter_predicate {
     uint32_t values_offset_bytes;
 } cbd_abi_filter_predicate;
 CBD_ABI_SIZE(cbd_abi_filter_predicate, 16);
-CBD_ABI_FIELD(cbd_abi_filter_predicate, operator, 0);
+CBD_ABI_FIELD(cbd_abi_filter_predicate, relation, 0);
 CBD_ABI_FIELD(cbd_abi_filter_predicate, name_bytes, 4);
 CBD_ABI_FIELD(cbd_abi_filter_predicate, name_offset_bytes, 8);
 CBD_ABI_FIELD(cbd_abi_filter_predicate, values_offset_bytes, 12);

@@ -14,9 +14,12 @@
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
+ *     arrays.c     rows of their own lengths
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     filter.c     queries by filter, which may be used before they are made
+ *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *     log.c        tells the application's callback what happens
  *
@@ -102,6 +105,7 @@ void cbdi_segments_unmap(cbd_stage *stage);
 /* ---- rings (ring.c) and ops (op.c) ---------------------------------------- */
 
 #define OP_TEXT_BYTES 512
+#define WAIT_TURN_NS UINT64_C(100000000) /* then we look whether the broker lives (R4) */
 
 struct cbd_op {
     cbd_stage *stage;
@@ -234,6 +238,7 @@ struct version_use {
     struct version_use *next;
     uint64_t birth;
     uint64_t bytes;
+    uint64_t elements;      /* of bytes: of an array's rows, as many as the largest look at it took */
     _Atomic uint32_t count; /* 0: may be given to another version, by who holds cache_lock */
 };
 
@@ -320,6 +325,10 @@ cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch
 cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct version *version, struct segment *segment,
                         cbd_error *error);
 
+/* Counts elements of an array version that the pin keeps already; with cache_lock held. LIMIT. */
+cbd_status cbdi_pin_elements(cbd_pin *pin, const struct column *column, const struct version *version, uint64_t bytes,
+                             cbd_error *error);
+
 /* ---- queries and layouts (query.c, layout.c) --------------------------------- */
 
 #define ROW_MAPS_KEPT 8
@@ -339,14 +348,23 @@ struct cbd_query {
     cbd_stage *stage;
     _Atomic uint32_t refs;
     uint64_t handle, life; /* guarded by ring.lock */
-    uint64_t count;
+    _Atomic uint64_t count;
     uint64_t *ids;
+    cbd_op *op;               /* of a filter, else NULL */
+    _Atomic uint32_t running; /* its prims are not known yet: count is 0. Ends with cache_lock held */
+    char *attributes;         /* names that a filter found, each terminated */
+    uint64_t attribute_count;
+    uint64_t list;            /* that it was made of, 0: none; one reference */
     uint64_t table_mask; /* path id → its first place in ids, plus 1; made at the first read */
     uint32_t *table;
     struct row_map *maps[ROW_MAPS_KEPT]; /* newest first; guarded by cache_lock */
     struct deferred *release;
 };
 
+/* A query without prims and handle; the caller's, also where something fails later. */
+cbd_status cbdi_query_new(cbd_stage *stage, cbd_query **query, cbd_error *error);
+/* Waits for a query that is running, for as long as it takes; its own error. */
+cbd_status cbdi_query_settle(cbd_query *query, cbd_error *error);
 /* References of the library's own, which no caller has to give back. */
 cbd_query *cbdi_query_retain(cbd_query *query);
 void cbdi_query_drop(cbd_query *query);
@@ -364,6 +382,10 @@ cbd_status cbdi_query_check(cbd_stage *stage, const cbd_query *query, cbd_error 
 /* Registers a query of an earlier life with the broker of this one. Waits for it. */
 cbd_status cbdi_query_renew(cbd_query *query, cbd_error *error);
 
+/* ---- lists (lists.c) ------------------------------------------------------------ */
+
+void cbdi_lists_free(cbd_stage *stage);
+
 /* ---- history (history.c); with cache_lock held ------------------------------------ */
 
 /* A delete that a query's prim has met last. */
@@ -379,6 +401,13 @@ cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at,
  * in the query's order (O7). OUT_OF_RANGE: not all of them are known any more. *list is the caller's to free. */
 cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epoch, uint64_t since, uint64_t end,
                            struct tombstone **list, size_t *count, cbd_error *error);
+
+/* ---- rows of their own lengths (arrays.c); with cache_lock held ---------------------- */
+
+/* Where the map's rows of an array version lie, checked; the pin keeps them. *arrays, map->count of them, is the
+ * caller's to free. */
+cbd_status cbdi_array_rows(cbd_stage *stage, struct column *column, const struct version *version, const uint8_t *table,
+                           const struct row_map *map, cbd_pin *pin, cbd_array **arrays, cbd_error *error);
 
 /* ---- types (dtype.c) ---------------------------------------------------------- */
 
@@ -421,6 +450,12 @@ cbd_status cbdi_carried_schema(cbd_stage *stage, cbd_query *query, const char *n
                                size_t *schemas, bool *found, cbd_error *error);
 /* ALREADY_EXISTS when a prim of the query exists in sealed state (behaviour 94). */
 cbd_status cbdi_insert_check(cbd_stage *stage, cbd_query *query, const char *name, cbd_error *error);
+/* NOT_SUPPORTED where the broker does not serve array kind. */
+cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error);
+/* Hands back the session's one group: its leading `count` rows, those that a mask selects, and ends the session.
+ * Waits for the broker. The op is that of the group. */
+cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t count, const uint64_t *mask, uint32_t flags,
+                               cbd_op **op, cbd_error *error);
 /* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. */
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
                          const cbd_schema *schema, cbd_session **session, cbd_error *error);
@@ -494,6 +529,9 @@ struct cbd_stage {
     struct column **buckets;
     uint32_t bucket_count; /* a power of two */
     cbd_query *root;       /* borrowed by nobody: released at close */
+    struct lists *lists;   /* made at the first use */
+
+    _Atomic uint64_t last_query; /* that was numbered here */
 
     pthread_mutex_t socket_lock;
     pthread_mutex_t state_lock;

@@ -118,9 +118,12 @@ static cbd_status learn_column(cbd_stage *stage, uint32_t index, struct column *
         if (status == CBD_STATUS_OK && column->schema.row_ndim > CBD_ROW_NDIM_MAX) /* of whatever kind: others count on it */
             status = cbdi_fail(error, CBD_STATUS_INTERNAL, "column %u has rows of %u dimensions, the most are %u", index,
                                column->schema.row_ndim, CBD_ROW_NDIM_MAX);
-        if (status == CBD_STATUS_OK && column->schema.kind == CBD_KIND_FIXED) {
+        if (status == CBD_STATUS_OK && (column->schema.kind == CBD_KIND_FIXED || column->schema.kind == CBD_KIND_ARRAY)) {
             cbd_error why = {CBD_STATUS_OK, ""};
-            if (cbd_schema_row_bytes(&column->schema, &row_bytes, &why) != CBD_STATUS_OK || row_bytes != column->row_bytes)
+            cbd_status checked = cbd_schema_row_bytes(&column->schema, &row_bytes, &why);
+            if (column->schema.kind == CBD_KIND_ARRAY) /* its versions hold tables of rows */
+                row_bytes = sizeof(cbd_abi_row_ref);
+            if (checked != CBD_STATUS_OK || row_bytes != column->row_bytes)
                 status = cbdi_fail(error, CBD_STATUS_INTERNAL, "column %u says %llu bytes a row, its schema makes %llu: %.200s",
                                    index, (unsigned long long)column->row_bytes, (unsigned long long)row_bytes, why.text);
         }

@@ -1,8 +1,8 @@
 /* Finding a stage's runtime directory (I5): $CALLBOARD_RUNTIME_DIR, which holds the
  * socket itself, else $XDG_RUNTIME_DIR/callboard/<stage>, else
- * /tmp/callboard-<uid>/<stage>. A directory of another user, open to others, or
- * reached by a symbolic link is not entered, nor is one below such a directory. The error lists every place with what
- * was wrong there.
+ * /tmp/callboard-<uid>/<stage>, of this user and then of those in $CALLBOARD_TRUST_UID. A directory of
+ * another user, one that others may list or change, or one reached by a symbolic link is not entered, nor is
+ * one below such a directory. The error lists every place with what was wrong there.
  */
 #include "client.h"
 
@@ -39,7 +39,32 @@ static void note(struct report *report, cbd_status status, const char *format, .
         report->status = status;
 }
 
-/* Opens a directory if it is ours alone; -1 with a note of why not. */
+/* The next number of $CALLBOARD_TRUST_UID, from *list on; false at its end, and at what is none. */
+static bool next_trusted(const char **list, unsigned *uid)
+{
+    char *end;
+    if (*list == NULL)
+        return false;
+    *list += strspn(*list, ", ");
+    unsigned long number = strtoul(*list, &end, 10);
+    if (end == *list || **list == '-' || number >= UINT32_MAX)
+        return false;
+    *list = end;
+    *uid = (unsigned)number;
+    return true;
+}
+
+static bool trusted(uid_t owner)
+{
+    const char *list = getenv("CALLBOARD_TRUST_UID");
+    unsigned uid;
+    while (next_trusted(&list, &uid))
+        if (uid == owner)
+            return true;
+    return false;
+}
+
+/* Opens a directory if only we, or a user whom we trust, may change it; -1 with a note of why not. */
 static int open_own(int at, const char *name, const char *shown, struct report *report)
 {
     struct stat about;
@@ -53,10 +78,11 @@ static int open_own(int at, const char *name, const char *shown, struct report *
     }
     if (fstat(dir, &about) != 0)
         note(report, CBD_STATUS_NOT_FOUND, "%s%s: %s", first, shown, strerror(errno));
-    else if (about.st_uid != geteuid())
-        note(report, CBD_STATUS_ACCESS_DENIED, "%s%s: belongs to uid %u, not to this process's uid %u", first, shown,
-             (unsigned)about.st_uid, (unsigned)geteuid());
-    else if ((about.st_mode & 0777) != 0700)
+    else if (about.st_uid != geteuid() && !trusted(about.st_uid))
+        note(report, CBD_STATUS_ACCESS_DENIED,
+             "%s%s: belongs to uid %u, not to this process's uid %u; CALLBOARD_TRUST_UID=%u trusts it", first, shown,
+             (unsigned)about.st_uid, (unsigned)geteuid(), (unsigned)about.st_uid);
+    else if ((about.st_mode & 0700) != 0700 || (about.st_mode & 0026) != 0)
         note(report, CBD_STATUS_ACCESS_DENIED, "%s%s: has mode %04o, expected 0700", first, shown,
              (unsigned)(about.st_mode & 0777));
     else
@@ -174,6 +200,13 @@ int cbdi_discover(const char *name, uint64_t timeout_ns, struct place *place, cb
         }
         if (fd < 0) {
             snprintf(parent, sizeof parent, "/tmp/callboard-%u", (unsigned)geteuid());
+            fd = find_in(parent, name, timeout_ns, place, &report);
+        }
+        const char *list = getenv("CALLBOARD_TRUST_UID");
+        for (unsigned uid; fd < 0 && next_trusted(&list, &uid);) {
+            if (uid == geteuid())
+                continue;
+            snprintf(parent, sizeof parent, "/tmp/callboard-%u", uid);
             fd = find_in(parent, name, timeout_ns, place, &report);
         }
     }

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURN_NS UINT64_C(100000000) /* then we look whether the broker lives (R4) */
 #define SPINS 2000
 
 static bool op_done(cbd_op *op) { return atomic_load(&op->done) != 0; }
@@ -80,7 +79,7 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
             return CBD_STATUS_OK;
         if (ended != CBD_STATUS_OK)
             return ended;
-        uint64_t turn = TURN_NS;
+        uint64_t turn = WAIT_TURN_NS;
         if (timeout_ns != UINT64_MAX) {
             uint64_t spent = start == 0 ? 0 : cbdi_now_ns() - start;
             if (spent >= timeout_ns) {
@@ -95,7 +94,7 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
         }
         for (; spins > 0 && !completions_wait(ring) && !op_done(op); spins--)
             atomic_signal_fence(memory_order_seq_cst);
-        uint64_t before = cbdi_now_ns(), next = cbdi_reattach_turn(stage, TURN_NS);
+        uint64_t before = cbdi_now_ns(), next = cbdi_reattach_turn(stage, WAIT_TURN_NS);
         sleep_on_bell(stage, op, turn < next ? turn : next);
         if (cbdi_now_ns() - before >= next - next / 100)
             cbdi_look_at_socket(stage);
@@ -155,7 +154,7 @@ cbd_status cbdi_op_finish(cbd_op *op, cbd_op_result *result, uint64_t *handle, u
 {
     cbd_status status;
     do
-        status = cbd_op_wait(op, TURN_NS, result, error);
+        status = cbd_op_wait(op, WAIT_TURN_NS, result, error);
     while (status == CBD_STATUS_TIMEOUT && !op_done(op) && !cbdi_interrupted());
     if (status == CBD_STATUS_OK && handle != NULL)
         *handle = op->handle;

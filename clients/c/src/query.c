@@ -104,6 +104,22 @@ static cbd_status send_list(cbd_stage *stage, uint32_t opcode, uint64_t value, c
     return status;
 }
 
+cbd_status cbdi_query_new(cbd_stage *stage, cbd_query **out, cbd_error *error)
+{
+    cbd_query *query = calloc(1, sizeof *query);
+    if (query == NULL || (query->release = calloc(1, sizeof *query->release)) == NULL) {
+        free(query);
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a query");
+    }
+    atomic_store(&query->refs, 1);
+    query->stage = stage;
+    cbdi_stage_retain(stage);
+    atomic_fetch_add(&stage->queries, 1);
+    atomic_fetch_add(&stage->queries_kept, 1);
+    *out = query;
+    return CBD_STATUS_OK;
+}
+
 cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, const size_t *lengths, size_t n,
                                     cbd_query **out, cbd_error *error)
 {
@@ -116,22 +132,13 @@ cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, 
     if (status != CBD_STATUS_OK)
         return status;
     static const char *const none[1];
-    cbd_query *query = calloc(1, sizeof *query);
-    uint64_t handle = 0, life = 0;
-    if (query == NULL || (query->ids = malloc((n + 1) * sizeof *query->ids)) == NULL ||
-        (query->release = calloc(1, sizeof *query->release)) == NULL)
+    cbd_query *query = NULL;
+    status = cbdi_query_new(stage, &query, error);
+    if (status == CBD_STATUS_OK && (query->ids = malloc((n + 1) * sizeof *query->ids)) == NULL)
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a query of %zu prims", n);
-    else
-        status = send_list(stage, CBD_OP_QUERY_PATHS, 0, n ? paths : none, lengths, n, query->ids, &life, &handle, error);
-    if (query != NULL) {
-        atomic_store(&query->refs, 1);
-        query->stage = stage;
-        query->handle = handle;
-        query->life = life;
-        query->count = n;
-        cbdi_stage_retain(stage);
-        atomic_fetch_add(&stage->queries, 1);
-        atomic_fetch_add(&stage->queries_kept, 1);
+    if (status == CBD_STATUS_OK) {
+        status = send_list(stage, CBD_OP_QUERY_PATHS, 0, n ? paths : none, lengths, n, query->ids, &query->life, &query->handle, error);
+        atomic_store(&query->count, n);
     }
     cbdi_leave(stage);
     if (status != CBD_STATUS_OK) {
@@ -165,6 +172,9 @@ static const char **texts_of(cbd_query *query, size_t *lengths, cbd_error *error
 cbd_status cbdi_query_renew(cbd_query *query, cbd_error *error)
 {
     cbd_stage *stage = query->stage;
+    if (atomic_load(&query->running)) /* what it has found is not known here */
+        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                         "the broker restarted before what this query found was fetched; make it again");
     size_t *lengths = malloc((query->count + 1) * sizeof *lengths);
     uint64_t *ids = malloc((query->count + 1) * sizeof *ids), handle = 0, life = 0;
     struct deferred *spare = calloc(1, sizeof *spare);
@@ -224,6 +234,10 @@ void cbdi_query_drop(cbd_query *query)
     }
     for (int i = 0; i < ROW_MAPS_KEPT; i++)
         cbdi_row_map_release(query->maps[i]);
+    cbd_op_release(query->op);
+    if (query->list != 0)
+        cbd_list_release(stage, query->list, NULL);
+    free(query->attributes);
     free(query->table);
     free(query->ids);
     free(query);
@@ -256,7 +270,7 @@ cbd_status cbd_root_query(cbd_stage *stage, cbd_query **out, cbd_error *error)
     return status;
 }
 
-uint64_t cbd_query_size(const cbd_query *query) { return query == NULL ? 0 : query->count; }
+uint64_t cbd_query_size(const cbd_query *query) { return query == NULL ? 0 : atomic_load(&((cbd_query *)(uintptr_t)query)->count); }
 
 const uint64_t *cbd_query_ids(const cbd_query *query) { return query == NULL ? NULL : query->ids; }
 

@@ -21,7 +21,16 @@ struct group {
     struct row_map *map;
     const uint64_t *row_ordinals; /* of the version's rows; NULL: all are view.ordinal */
     uint64_t *deleted;            /* of a group of deletes: their ordinals, one a prim */
+    cbd_array *arrays;            /* view.arrays */
     char name[];                  /* terminated */
+};
+
+/* A read of a query that was running: it opens with the first fetch (behaviour 140). */
+struct later {
+    cbd_query *query;
+    cbd_range range;
+    size_t n;
+    const char *names[]; /* the texts lie behind */
 };
 
 struct cbd_read {
@@ -29,6 +38,7 @@ struct cbd_read {
     uint64_t epoch;
     size_t count, next;
     struct group **groups;
+    struct later *later; /* until it is open */
 };
 
 struct cbd_snapshot {
@@ -70,6 +80,7 @@ static void release_group(struct group *group)
 {
     cbdi_row_map_release(group->map);
     free(group->deleted);
+    free(group->arrays);
     cbd_pin_release(group->view.pin);
     free(group);
 }
@@ -86,9 +97,63 @@ void cbd_read_release(cbd_read *read)
         return;
     while (read->next < read->count)
         release_group(read->groups[read->next++]);
+    if (read->later != NULL)
+        cbd_query_release(read->later->query);
     cbdi_stage_drop(read->stage);
+    free(read->later);
     free(read->groups);
     free(read);
+}
+
+static cbd_status read_later(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_range *range,
+                             cbd_read **out, cbd_error *error)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += strlen(names[i]) + 1;
+    cbd_read *read = calloc(1, sizeof *read);
+    struct later *later = calloc(1, sizeof *later + n * sizeof later->names[0] + bytes);
+    if (read == NULL || later == NULL) {
+        free(read);
+        free(later);
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a read");
+    }
+    char *at = (char *)&later->names[n];
+    for (size_t i = 0; i < n; i++) {
+        later->names[i] = strcpy(at, names[i]);
+        at += strlen(at) + 1;
+    }
+    later->query = cbdi_query_retain(query);
+    later->n = n;
+    if (range != NULL)
+        later->range = *range;
+    read->stage = stage;
+    read->later = later;
+    cbdi_stage_retain(stage);
+    *out = read;
+    return CBD_STATUS_OK;
+}
+
+/* The query's error, or the read's; then the next fetch tries again. */
+static cbd_status open_later(cbd_read *read, cbd_error *error)
+{
+    struct later *later = read->later;
+    cbd_read *opened = NULL;
+    cbd_status status = cbdi_query_settle(later->query, error);
+    if (status == CBD_STATUS_OK)
+        status = cbd_read_range(read->stage, later->query, later->names, later->n, &later->range, &opened, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    read->epoch = opened->epoch;
+    read->count = opened->count;
+    read->groups = opened->groups;
+    read->later = NULL;
+    opened->count = 0;
+    opened->groups = NULL;
+    cbd_read_release(opened);
+    cbd_query_release(later->query);
+    free(later);
+    return CBD_STATUS_OK;
 }
 
 uint64_t cbd_read_epoch(const cbd_read *read) { return read == NULL ? 0 : read->epoch; }
@@ -98,6 +163,9 @@ cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd
     if (read == NULL || group == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "read or the place for the group is NULL");
     *group = NULL;
+    cbd_status status = read->later != NULL ? open_later(read, error) : CBD_STATUS_OK;
+    if (status != CBD_STATUS_OK)
+        return status;
     if (read->next == read->count)
         return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", read->count);
     *group = &read->groups[read->next++]->view;
@@ -153,7 +221,7 @@ static struct group *append_group(cbd_read *read, const struct column *column, c
     view->stamp_ns = version->stamp_ns;
     view->layout_generation = version->layout_generation;
     view->schema = column->schema;
-    view->row_bytes = column->row_bytes;
+    view->row_bytes = column->schema.kind == CBD_KIND_ARRAY ? (uint64_t)column->schema.bits / 8 * column->schema.lanes : column->row_bytes;
     view->prims = map->prims;
     view->prim_count = map->count;
     view->pin = cbd_pin_retain(pin);
@@ -169,6 +237,8 @@ static cbd_status add_rows(cbd_read *read, struct column *column, const struct v
     struct segment *segment = NULL;
     const uint8_t *bytes = NULL;
     struct group *group = NULL;
+    cbd_array *arrays = NULL;
+    bool is_array = column->schema.kind == CBD_KIND_ARRAY;
     cbd_status status = CBD_STATUS_OK;
     if (column->row_bytes != 0 && version->rows > version->block.length_bytes / column->row_bytes)
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "\"%.*s\" has %llu rows of %llu bytes in a block of %llu bytes",
@@ -179,17 +249,27 @@ static cbd_status add_rows(cbd_read *read, struct column *column, const struct v
                             "the rows of a version", &bytes, &segment, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_pin_use(pin, column, version, segment, error);
+    if (status == CBD_STATUS_OK && is_array)
+        status = cbdi_array_rows(read->stage, column, version, bytes, map, pin, &arrays, error);
     if (status != CBD_STATUS_OK) {
         cbdi_row_map_release(map);
         return status;
     }
     group = append_group(read, column, version, map, pin, floors, error);
-    if (group == NULL)
+    if (group == NULL) {
+        free(arrays);
         return CBD_STATUS_OUT_OF_MEMORY;
+    }
     cbd_read_group *view = &group->view;
     group->row_ordinals = row_ordinals;
     if (row_ordinals != NULL)
         view->ordinal = highest_of(map, row_ordinals, version->ordinal_highest);
+    if (is_array) {
+        view->arrays = group->arrays = arrays;
+        view->rows = map->count;
+        view->contiguous = 1;
+        return CBD_STATUS_OK;
+    }
     view->contiguous = map->index == NULL;
     view->rows = map->index == NULL ? map->count : version->rows;
     view->data = map->index == NULL ? bytes + map->first_row * column->row_bytes : bytes;
@@ -214,9 +294,10 @@ static cbd_status add_column(cbd_read *read, cbd_query *query, struct column *co
                              cbd_error *error)
 {
     cbd_stage *stage = read->stage;
-    if (column->schema.kind != CBD_KIND_FIXED || column->schema.device_type != CBD_DEVICE_CPU)
+    if ((column->schema.kind != CBD_KIND_FIXED && column->schema.kind != CBD_KIND_ARRAY) ||
+        column->schema.device_type != CBD_DEVICE_CPU)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "\"%.*s\" is of kind %u on device type %u; this version reads fixed "
-                         "attributes in host memory", (int)column->name_bytes, column->name, column->schema.kind,
+                         "and array attributes in host memory", (int)column->name_bytes, column->name, column->schema.kind,
                          column->schema.device_type);
     struct row_map *map;
     const uint8_t *ordinals = NULL;
@@ -300,7 +381,8 @@ static cbd_status add_deletes(cbd_read *read, cbd_query *query, const struct cha
     for (size_t i = 0; i < count; i++)
         group->view.ordinal = ordinals[i] > group->view.ordinal ? ordinals[i] : group->view.ordinal;
     group->view.contiguous = 1;
-    group->view.ndim = cbdi_view_shape(&group->view.schema, 0, group->view.shape);
+    if (group->view.schema.kind == CBD_KIND_FIXED)
+        group->view.ndim = cbdi_view_shape(&group->view.schema, 0, group->view.shape);
     return CBD_STATUS_OK;
 }
 
@@ -352,12 +434,54 @@ static cbd_status at_check(cbd_stage *stage, const char *const *names, size_t n,
 {
     for (size_t i = 0; i < n; i++) {
         uint64_t floor = cbdi_floor_of(stage, floors, names[i], strlen(names[i]));
-        if (at > floor)
+        if (at > floor && strcmp(names[i], CBD_PATH_NAME) != 0)
             return cbdi_fail(error, CBD_STATUS_FLOOR_VIOLATION,
                              "attribute \"%.200s\": a read as of ordinal %llu is above the write floor %llu; seal it first, or "
                              "read the newest state", names[i], (unsigned long long)at, (unsigned long long)floor);
     }
     return CBD_STATUS_OK;
+}
+
+/* Adds the group of "@path": a row for each of the query's prims, whether they exist or not
+ * (behaviour 271). Its data is the group's own, and no pin keeps it. With cache_lock held. */
+static cbd_status add_paths(cbd_read *read, cbd_query *query, const struct floors *floors, cbd_error *error)
+{
+    uint64_t count = query->count;
+    if (count == 0)
+        return CBD_STATUS_OK;
+    uint64_t *ids = malloc(count * sizeof *ids);
+    if (ids != NULL)
+        memcpy(ids, query->ids, count * sizeof *ids);
+    struct row_map *map = ids != NULL ? cbdi_row_map_of_prims(ids, count) : NULL;
+    struct group *group = map != NULL ? calloc(1, sizeof *group + sizeof CBD_PATH_NAME) : NULL;
+    if (group == NULL) {
+        if (map != NULL)
+            cbdi_row_map_release(map);
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group of %llu paths", (unsigned long long)count);
+    }
+    memcpy(group->name, CBD_PATH_NAME, sizeof CBD_PATH_NAME);
+    group->map = map;
+    cbd_read_group *view = &group->view;
+    view->name = group->name;
+    view->column = CBD_NO_COLUMN;
+    view->epoch = read->epoch;
+    view->floor = floors->global;
+    view->schema = (cbd_schema){.kind = CBD_KIND_FIXED, .code = CBD_DTYPE_UINT, .bits = 64, .lanes = 1, .device_type = CBD_DEVICE_CPU};
+    view->row_bytes = sizeof *ids;
+    view->contiguous = 1;
+    view->rows = view->prim_count = count;
+    view->data = view->prims = map->prims;
+    view->ndim = cbdi_view_shape(&view->schema, view->rows, view->shape);
+    read->groups[read->count++] = group;
+    return CBD_STATUS_OK;
+}
+
+static bool asks_paths(const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], CBD_PATH_NAME) == 0)
+            return true;
+    return false;
 }
 
 /* Fills the read from pins that are held already, plan->pins[i] for columns[i], from 1 on, or
@@ -366,7 +490,7 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
                        cbd_pin *shared, const struct window *window, cbd_error *error)
 {
     struct floors floors;
-    read->groups = calloc(2 * plan->n + 1, sizeof *read->groups); /* of rows and of deletes */
+    read->groups = calloc(2 * plan->n + 2, sizeof *read->groups); /* of rows and of deletes, and of paths */
     struct change *changes = calloc(plan->n + 1, sizeof *changes);
     cbd_status status = CBD_STATUS_OK;
     if (read->groups == NULL || changes == NULL)
@@ -389,6 +513,8 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
     for (size_t i = 1; status == CBD_STATUS_OK && i < plan->n; i++)
         if (changes[i].count != 0)
             status = add_deletes(read, query, &changes[i], changes, plan->n, shared ? shared : plan->pins[i], &floors, error);
+    if (status == CBD_STATUS_OK && !is_delta(window) && asks_paths(names, n))
+        status = add_paths(read, query, &floors, error);
     for (size_t i = 0; changes != NULL && i < plan->n; i++) {
         cbdi_row_map_release(changes[i].all);
         free(changes[i].deletes);
@@ -463,7 +589,9 @@ cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const 
     if (status != CBD_STATUS_OK)
         return status;
     status = cbdi_query_check(stage, query, error);
-    if (status == CBD_STATUS_OK)
+    if (status == CBD_STATUS_OK && atomic_load(&query->running))
+        status = read_later(stage, query, names, n, range, read, error);
+    else if (status == CBD_STATUS_OK)
         status = make_read(stage, query, names, n, NULL, &window, read, error);
     cbdi_leave(stage);
     return status;
@@ -484,6 +612,10 @@ cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group *
                            (unsigned long long)read->epoch);
     if (status == CBD_STATUS_OK) {
         cbd_read_group *view = &read->groups[read->next++]->view;
+        *out = view;
+    }
+    if (status == CBD_STATUS_OK && (*out)->schema.kind == CBD_KIND_FIXED) {
+        cbd_read_group *view = &read->groups[read->next - 1]->view;
         if (view->index_map != NULL) { /* one row only: cut it out */
             view->data = (const uint8_t *)view->data + view->index_map[0] * view->row_bytes;
             view->index_map = NULL;
@@ -492,7 +624,6 @@ cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group *
         view->contiguous = 1;
         view->ndim--;
         memmove(view->shape, view->shape + 1, sizeof view->shape - sizeof view->shape[0]);
-        *out = view;
     }
     cbd_read_release(read);
     cbd_query_release(root);
@@ -600,6 +731,8 @@ cbd_status cbd_snapshot_read_since(cbd_snapshot *snapshot, cbd_query *query, con
     if (status != CBD_STATUS_OK)
         return status;
     status = cbdi_query_check(snapshot->stage, query, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_query_settle(query, error);
     if (status == CBD_STATUS_OK)
         status = make_read(snapshot->stage, query, names, n, snapshot, &window, read, error);
     cbdi_leave(snapshot->stage);

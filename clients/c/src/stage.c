@@ -61,7 +61,7 @@ cbd_status cbd_follow(cbd_stage *stage, uint64_t after, uint64_t timeout_ns, uin
         status = cbdi_ended(stage, error);
         if (status != CBD_STATUS_OK)
             break;
-        uint64_t now = cbdi_now_ns(), turn = cbdi_reattach_turn(stage, TURN_NS);
+        uint64_t now = cbdi_now_ns(), turn = cbdi_reattach_turn(stage, WAIT_TURN_NS);
         if (timeout_ns != UINT64_MAX && now - start >= timeout_ns) {
             cbdi_look_at_socket(stage);
             status = cbdi_fail(error, CBD_STATUS_TIMEOUT, "the epoch is still %llu after %llu ns", (unsigned long long)seen,

@@ -327,6 +327,18 @@ static void a_failed_attach_leaves_nothing_open(void)
     setenv("XDG_RUNTIME_DIR", parent, 1);
     CHECK_STATUS(cbd_connect("nobody", NULL, &stage, &error), CBD_STATUS_ACCESS_DENIED);
     CHECK(strstr(error.text, "0755") != NULL);
+    CHECK(chmod(place, 0711) == 0); /* a broker that admits others; it is the stage's that is missing */
+    CHECK_STATUS(cbd_connect("nobody", NULL, &stage, &error), CBD_STATUS_NOT_FOUND);
+    if (geteuid() == 0) { /* only root can give a directory away */
+        CHECK(chown(place, 12345, (gid_t)-1) == 0);
+        CHECK_STATUS(cbd_connect("nobody", NULL, &stage, &error), CBD_STATUS_ACCESS_DENIED);
+        CHECK(strstr(error.text, "uid 12345") != NULL && strstr(error.text, "CALLBOARD_TRUST_UID=12345") != NULL);
+        setenv("CALLBOARD_TRUST_UID", "7, 12345", 1);
+        CHECK_STATUS(cbd_connect("nobody", NULL, &stage, &error), CBD_STATUS_NOT_FOUND);
+        CHECK(strstr(error.text, "/tmp/callboard-7") != NULL && strstr(error.text, "/tmp/callboard-12345") != NULL);
+        unsetenv("CALLBOARD_TRUST_UID");
+        CHECK(chown(place, 0, (gid_t)-1) == 0);
+    }
     CHECK(rmdir(place) == 0 && symlink("/tmp", place) == 0);
     CHECK_STATUS(cbd_connect("nobody", NULL, &stage, &error), CBD_STATUS_ACCESS_DENIED);
     CHECK(strstr(error.text, "symbolic link") != NULL);

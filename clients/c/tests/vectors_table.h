@@ -282,7 +282,7 @@ static const vector_struct vector_struct_filter_arguments =
     VECTOR_STRUCT("FilterArguments", cbd_abi_filter_arguments, vector_fields_filter_arguments);
 
 static const vector_field vector_fields_filter_predicate[] = {
-    VECTOR_FIELD(cbd_abi_filter_predicate, operator, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_predicate, relation, 1, NULL),
     VECTOR_FIELD(cbd_abi_filter_predicate, name_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_filter_predicate, name_offset_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_filter_predicate, values_offset_bytes, 1, NULL),

@@ -84,23 +84,26 @@ static char *decode(char *word)
     return word;
 }
 
-static struct command *parse(char *line)
+/* The first words of a line, up to " / " in a batch; *more is what comes behind. */
+static struct command *parse(char *line, struct command *c, char **more)
 {
-    static struct command c;
     char *rest = line, *word;
-    memset(&c, 0, sizeof c);
-    c.verb = "";
+    memset(c, 0, sizeof *c);
+    c->verb = "";
     for (int i = 0; (word = strsep(&rest, " \n")) != NULL;) {
         if (*word == 0)
             continue;
         if (i++ == 0)
-            c.verb = word;
-        else if (strchr(word, '=') != NULL && c.option_count < WORDS_MAX)
-            c.options[c.option_count++] = word;
-        else if (c.arg_count < WORDS_MAX)
-            c.args[c.arg_count++] = decode(word);
+            c->verb = word;
+        else if (strcmp(word, "/") == 0 && strcmp(c->verb, "batch") == 0)
+            break;
+        else if (strchr(word, '=') != NULL && c->option_count < WORDS_MAX)
+            c->options[c->option_count++] = word;
+        else if (c->arg_count < WORDS_MAX)
+            c->args[c->arg_count++] = decode(word);
     }
-    return &c;
+    *more = rest;
+    return c;
 }
 
 static const char *option(const struct command *c, const char *key)
@@ -137,6 +140,7 @@ static const char *arg(const struct command *c, size_t i) { return i < c->arg_co
 /* ---- handles -------------------------------------------------------------- */
 
 enum sort { FREE, QUERY, OP, SESSION, GROUP, READ_GROUP, SNAPSHOT, GONE };
+static char *more; /* of the line: the entries of a batch */
 static struct handle {
     enum sort sort;
     char name[32];
@@ -295,9 +299,9 @@ static cbd_status do_reset(struct command *c)
 /* ---- values --------------------------------------------------------------- */
 
 struct payload {
-    cbd_tensor tensor;
+    cbd_tensor tensors[LIST_MAX];
     cbd_write_options options;
-    int64_t shape[LIST_MAX], strides[LIST_MAX];
+    int64_t shapes[LIST_MAX], strides[LIST_MAX];
     uint32_t map[LIST_MAX];
     uint64_t mask[LIST_MAX];
     uint8_t *data;
@@ -331,28 +335,45 @@ static size_t unhex(const char *text, uint8_t *to)
     return n;
 }
 
-/* Reads tensor and options; p->data is to be freed. */
+static const char *behind(const char *text) /* the next ";" */
+{
+    text = text != NULL ? strchr(text, ';') : NULL;
+    return text != NULL ? text + 1 : NULL;
+}
+
+/* Reads tensors and options; p->data is to be freed. */
 static cbd_status read_payload(const struct command *c, struct payload *p)
 {
     static int64_t list[LIST_MAX];
     memset(p, 0, sizeof *p);
     p->options = cbd_write_options_default();
-    if (option(c, "list") != NULL || (option(c, "shape") != NULL && strchr(option(c, "shape"), ';') != NULL))
-        return no_call("the C call takes one tensor, not one per prim, yet");
-    const char *data = option(c, "data"), *shape = option(c, "shape"), *device = option(c, "device");
+    const char *data = option(c, "data"), *shape = option(c, "shape"), *type = option(c, "type"), *device = option(c, "device");
     p->data = malloc(data != NULL ? strlen(data) / 2 + 1 : 1);
-    unhex(data, p->data);
-    p->tensor.data = p->data + number(c, "offset");
-    if (shape != NULL && strcmp(shape, "-") != 0)
-        p->tensor.ndim = (int32_t)numbers(shape, p->shape);
-    p->tensor.shape = p->shape;
+    uint8_t *to = p->data;
+    int64_t *shapes = p->shapes;
+    size_t n = 0;
+    do { /* one tensor, or several between ";" */
+        cbd_tensor *t = &p->tensors[n++];
+        t->data = to + number(c, "offset");
+        to += unhex(data, to);
+        if (shape != NULL && strncmp(shape, "-", 1) != 0)
+            t->ndim = (int32_t)numbers(shape, shapes);
+        t->shape = shapes;
+        shapes += t->ndim;
+        read_type(type, &t->code, &t->bits, &t->lanes);
+        data = behind(data);
+        shape = behind(shape);
+        type = behind(type) != NULL ? behind(type) : type;
+    } while (shape != NULL && n < LIST_MAX);
+    if (n > 1 || option(c, "list") != NULL)
+        p->options.tensor_count = n;
+    cbd_tensor *t = p->tensors;
     if (option(c, "strides") != NULL) {
         numbers(option(c, "strides"), p->strides);
-        p->tensor.strides = p->strides;
+        t->strides = p->strides;
     }
-    read_type(option(c, "type"), &p->tensor.code, &p->tensor.bits, &p->tensor.lanes);
     if (device != NULL)
-        sscanf(device, "%" SCNu32 ":%" SCNu32, &p->tensor.device_type, &p->tensor.device_id);
+        sscanf(device, "%" SCNu32 ":%" SCNu32, &t->device_type, &t->device_id);
     p->options.ordinal = number(c, "ordinal");
     p->options.semantic = (uint32_t)number(c, "semantic");
     p->options.is_array = option(c, "array") != NULL;
@@ -455,9 +476,42 @@ static cbd_status do_write(struct command *c)
         return CBD_STATUS_COUNT;
     cbd_status status = read_payload(c, &p);
     if (status == CBD_STATUS_OK)
-        status = cbd_write_attribute(stage, query, arg(c, 1), &p.tensor, &p.options, &op, &error);
+        status = cbd_write_attribute(stage, query, arg(c, 1), p.tensors, &p.options, &op, &error);
     free(p.data);
     p.data = NULL;
+    return absent[0] != 0 ? status : finish(c, status, op);
+}
+
+static cbd_status do_batch(struct command *c)
+{
+    enum { MOST = 16 };
+    struct command *sections = calloc(MOST, sizeof *sections);
+    struct payload *payloads = calloc(MOST, sizeof *payloads);
+    cbd_write_entry entries[MOST];
+    cbd_query *query = get(arg(c, 0), QUERY);
+    cbd_status status = query == NULL ? CBD_STATUS_COUNT : CBD_STATUS_OK;
+    cbd_op *op = NULL;
+    size_t n = 0;
+    for (char *line = more; status == CBD_STATUS_OK && line != NULL && n < MOST; n++) {
+        char verb[] = "batch "; /* a section has none of its own */
+        char *text = malloc(strlen(line) + sizeof verb);
+        if (text == NULL)
+            abort();
+        strcpy(stpcpy(text, verb), line);
+        char *end = strstr(line, " / ");
+        char *ignored;
+        line = end != NULL ? end + 3 : NULL;
+        status = read_payload(parse(text, &sections[n], &ignored), &payloads[n]);
+        entries[n] = (cbd_write_entry){arg(&sections[n], 0), payloads[n].tensors, &payloads[n].options};
+    }
+    if (status == CBD_STATUS_OK)
+        status = cbd_write_attributes(stage, query, entries, n, number(c, "ordinal"), CBD_MODE_UPSERT, &op, &error);
+    while (n > 0) {
+        free(payloads[--n].data);
+        free((char *)sections[n].verb);
+    }
+    free(payloads);
+    free(sections);
     return absent[0] != 0 ? status : finish(c, status, op);
 }
 
@@ -467,7 +521,7 @@ static cbd_status do_publish(struct command *c)
     cbd_op *op = NULL;
     cbd_status status = read_payload(c, &p);
     if (status == CBD_STATUS_OK)
-        status = cbd_publish(stage, arg(c, 0), &p.tensor, p.options.semantic, &op, &error);
+        status = cbd_publish(stage, arg(c, 0), p.tensors, p.options.semantic, &op, &error);
     free(p.data);
     p.data = NULL;
     return absent[0] != 0 ? status : finish(c, status, op);
@@ -548,6 +602,14 @@ static cbd_status do_follow(struct command *c)
 
 /* ---- sessions -------------------------------------------------------------- */
 
+/* The shape of one of several arrays. */
+static void say_array_shape(uint64_t i, uint64_t elements, const cbd_schema *schema)
+{
+    say("%s%" PRIu64, i == 0 ? "" : ";", elements);
+    if (schema->lanes > 1)
+        say(",%u", schema->lanes);
+}
+
 static cbd_status do_map(struct command *c)
 {
     cbd_query *query = get(arg(c, 1), QUERY);
@@ -556,8 +618,7 @@ static cbd_status do_map(struct command *c)
     cbd_status status;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    if (option(c, "sizes") != NULL)
-        return no_call("cbd_map_options have no element sizes yet");
+    static uint64_t sizes[LIST_MAX];
     const char *init = option(c, "init");
     cbd_map_options o = {.ordinal = number(c, "ordinal"), .group_rows = number(c, "group_rows"), .semantic = (uint32_t)number(c, "semantic"),
                          .prim_mode = option(c, "insert") != NULL ? CBD_MODE_INSERT : CBD_MODE_UPSERT, .is_array = option(c, "array") != NULL};
@@ -565,6 +626,10 @@ static cbd_status do_map(struct command *c)
         o.init = strcmp(init, "zero") == 0 ? CBD_INIT_ZERO : strcmp(init, "current") == 0 ? CBD_INIT_CURRENT : CBD_INIT_NONE;
     read_type(option(c, "type"), &o.code, &o.bits, &o.lanes);
     o.row_ndim = read_row_shape(c, o.row_shape);
+    if (option(c, "sizes") != NULL) {
+        o.element_sizes = sizes;
+        o.element_size_count = numbers(option(c, "sizes"), (int64_t *)sizes);
+    }
     if ((status = cbd_map_attribute(stage, query, arg(c, 2), &o, &session, &error)) != CBD_STATUS_OK)
         return status;
     keep(arg(c, 0), SESSION, session);
@@ -572,12 +637,20 @@ static cbd_status do_map(struct command *c)
         char name[64];
         snprintf(name, sizeof name, "%s.%d", arg(c, 0), n);
         keep(name, GROUP, group);
-        say(" / rows=%" PRIu64 " prims=", group->rows);
+        say(" / kind=%s rows=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows);
         say_numbers(group->prims, group->rows);
         say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
-        say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
+        if (group->arrays == NULL)
+            say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
+        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++)
+            say_array_shape(i, group->arrays[i].elements, &group->schema);
         say(" data=");
-        say_hex(group->data, group->rows * group->row_bytes);
+        if (group->arrays == NULL)
+            say_hex(group->data, group->rows * group->row_bytes);
+        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++) {
+            say("%s", i == 0 ? "" : ";");
+            say_hex(group->arrays[i].data, group->arrays[i].elements * group->row_bytes);
+        }
     }
     if (status != CBD_STATUS_END || cbd_fetch_map_next(session, &group, &error) != CBD_STATUS_END)
         return fail("the session's groups do not end with END%s", "");
@@ -590,9 +663,15 @@ static cbd_status do_fill(struct command *c)
     const char *data = option(c, "data");
     if (group == NULL)
         return CBD_STATUS_COUNT;
-    if (data == NULL || number(c, "at") + strlen(data) / 2 > group->rows * group->row_bytes)
+    uint8_t *to = group->data;
+    uint64_t room = group->rows * group->row_bytes, row = number(c, "row");
+    if (group->arrays != NULL && row < group->rows) {
+        to = group->arrays[row].data;
+        room = group->arrays[row].elements * group->row_bytes;
+    }
+    if (data == NULL || number(c, "at") + strlen(data) / 2 > room)
         return fail("the bytes do not fit into group %s", arg(c, 0));
-    unhex(data, (uint8_t *)group->data + number(c, "at"));
+    unhex(data, to + number(c, "at"));
     return CBD_STATUS_OK;
 }
 
@@ -621,9 +700,17 @@ static cbd_status describe(const cbd_read_group *g)
     say(" / attribute=");
     say_quoted(g->name, strlen(g->name));
     say(" kind=%s type=%u:%u:%u shape=", g->schema.kind == CBD_KIND_ARRAY ? "array" : "fixed", g->schema.code, g->schema.bits, g->schema.lanes);
-    say_numbers((const uint64_t *)g->shape, (size_t)g->ndim);
+    if (g->arrays == NULL)
+        say_numbers((const uint64_t *)g->shape, (size_t)g->ndim);
+    for (uint64_t i = 0; g->arrays != NULL && i < g->prim_count; i++)
+        say_array_shape(i, g->arrays[i].elements, &g->schema);
     say(" data=");
-    say_hex(g->data, g->rows * g->row_bytes);
+    if (g->arrays == NULL)
+        say_hex(g->data, g->rows * g->row_bytes);
+    for (uint64_t i = 0; g->arrays != NULL && i < g->prim_count; i++) {
+        say("%s", i == 0 ? "" : ";");
+        say_hex(g->arrays[i].data, g->arrays[i].elements * g->row_bytes);
+    }
     say(" paths=");
     for (uint64_t i = 0; i < g->prim_count; i++) {
         const char *text;
@@ -848,7 +935,7 @@ static cbd_status do_flood(struct command *c)
         return CBD_STATUS_COUNT;
     cbd_status status = read_payload(c, &p);
     while (status == CBD_STATUS_OK && flood_count < sizeof flood / sizeof *flood) {
-        status = cbd_write_attribute(stage, query, arg(c, 1), &p.tensor, &p.options, &flood[flood_count], &error);
+        status = cbd_write_attribute(stage, query, arg(c, 1), p.tensors, &p.options, &flood[flood_count], &error);
         flood_count += status == CBD_STATUS_OK;
     }
     free(p.data);
@@ -1022,7 +1109,6 @@ static cbd_status do_frontier(struct command *c)
 
 static cbd_status do_gpu(struct command *c) { (void)c; return no_call("no client moves device memory yet"); }
 static cbd_status do_list(struct command *c) { (void)c; return no_call("no client has path lists of their own yet"); }
-static cbd_status do_batch(struct command *c) { (void)c; return no_call("the C client has no write of several attributes"); }
 static cbd_status do_find(struct command *c) { (void)c; return no_call("the C client has no queries by filter yet"); }
 static cbd_status do_handles(struct command *c) { (void)c; return no_call("how many pins are in use is not shown"); }
 
@@ -1060,7 +1146,8 @@ int main(void)
         memset(&error, 0, sizeof error);
         where = "call";
         say("ok");
-        cbd_status status = run(parse(line));
+        static struct command c;
+        cbd_status status = run(parse(line, &c, &more));
         for (char *at = error.text; *at != 0; at++)
             if (*at == '\n')
                 *at = ' ';

@@ -317,11 +317,12 @@ class Driver:
         tensors = 0 if g.is_delete else g.prim_count if g.is_array else 1
         arrays = [np.asarray(g.array(i)) for i in range(tensors)]
         data = ";".join(a.tobytes().hex() for a in arrays)
+        shape = ";".join(join(a.shape) for a in arrays) if g.is_array else join(g.shape)
         paths = join(quote(p) for p in self.stage.paths.resolve(g.prims)) if len(g.prims) else ""
         rows = "-" if g.index_map is None else join(g.index_map)
         return (
             f"/ attribute={quote(g.attribute)} kind={'array' if g.is_array else 'fixed'} {typed(g.dtype)}"
-            f" shape={join(g.shape)} data={data} paths={paths} map={rows} rows={g.rows}"
+            f" shape={shape} data={data} paths={paths} map={rows} rows={g.rows}"
             f" semantic={int(g.semantic)} ordinal={g.ordinal} floor={g.floor} epoch={g.epoch}"
             f" generation={g.layout_generation} stamp={g.stamp_ns} deleted={str(g.is_delete).lower()}"
             f" ordinals={join(g.row_ordinals)}"
@@ -357,13 +358,16 @@ class Driver:
         self.handles[c.args[0]], texts = m, []
         for n, g in enumerate(m):
             self.handles[f"{c.args[0]}.{n}"] = g
-            data = np.asarray(g.array(0)).tobytes().hex()
-            texts.append(f"/ rows={g.rows} prims={join(g.prims)} shape={join(g.shape)} {typed(g.dtype)} data={data}")
+            arrays = [np.asarray(g.array(i)) for i in range(g.rows if g.is_array else 1)]
+            shape, data = ";".join(join(a.shape) for a in arrays), ";".join(a.tobytes().hex() for a in arrays)
+            kind = "array" if g.is_array else "fixed"
+            prims = join(g.prims)
+            texts.append(f"/ kind={kind} rows={g.rows} prims={prims} shape={shape} {typed(g.dtype)} data={data}")
         return " ".join(texts)
 
     def do_fill(self, c: Command) -> str:
         data, at = bytes.fromhex(c.opt["data"]), c.number("at")
-        flat = np.asarray(self.handles[c.args[0]].array(0)).reshape(-1).view(np.uint8)
+        flat = np.asarray(self.handles[c.args[0]].array(c.number("row"))).reshape(-1).view(np.uint8)
         flat[at : at + len(data)] = np.frombuffer(data, np.uint8)
         return ""
 

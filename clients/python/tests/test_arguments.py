@@ -166,10 +166,6 @@ def test_what_this_version_lacks_says_so(stage: cb.Stage, query: cb.Query, name:
     text = "not part of this version"
     for call in (
         lambda: stage.query(cb.Has("pose"), cb.PathPrefix("/World/")),
-        lambda: stage.map_attribute(query, name, ordinal=2, element_sizes=[4, 0]),
-        lambda: stage.map_attribute(query, name, ordinal=2, dtype="f8", is_array=True),
-        lambda: stage.write_attribute(query, name + "/new", np.zeros(2), ordinal=1, is_array=True),
-        lambda: stage.declare(name + "/new", dtype="f4", is_array=True),
         lambda: stage.declare(name + "/new", dtype="f4", device="cuda:0"),
     ):
         with pytest.raises(cb.NotSupported, match=text) as caught:

@@ -966,8 +966,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
     "FilterPredicate": (
         16,
         [
-            # operator is one of the Filter operators.
-            ("operator", 0, "I", 1),
+            # relation is one of the Filter operators.
+            ("relation", 0, "I", 1),
             # name_bytes is the length of the name.
             ("name_bytes", 4, "I", 1),
             # name_offset_bytes is the argument offset of the attribute's name, or of

@@ -7,6 +7,7 @@ typedef struct {
     PyObject_HEAD
     cbd_read *read; /* NULL: released, or everything was fetched */
     uint64_t epoch;
+    bool fetched; /* once: then nothing is waited for */
 } Read;
 
 PyObject *read_new(cbd_read *read)
@@ -18,6 +19,7 @@ PyObject *read_new(cbd_read *read)
     }
     self->read = read;
     self->epoch = cbd_read_epoch(read);
+    self->fetched = false;
     return (PyObject *)self;
 }
 
@@ -51,7 +53,19 @@ static PyObject *fetch(Read *read, bool managed)
         return NULL; /* END, and END again */
     const cbd_read_group *group;
     cbd_error error;
-    cbd_status status = cbd_fetch_read_next(read->read, &group, &error);
+    cbd_read *pointer = read->read;
+    cbd_status status;
+    if (read->fetched) {
+        status = cbd_fetch_read_next(pointer, &group, &error);
+    } else { /* the query may still be running */
+        read->read = NULL; /* ours alone meanwhile */
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_fetch_read_next(pointer, &group, &error);
+        Py_END_ALLOW_THREADS
+        read->read = pointer;
+        read->epoch = cbd_read_epoch(pointer);
+        read->fetched = status == CBD_STATUS_OK || status == CBD_STATUS_END;
+    }
     if (status == CBD_STATUS_OK)
         return read_group_new(group, managed);
     if (status != CBD_STATUS_END)
@@ -177,7 +191,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
     Py_END_ALLOW_THREADS
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    View *view = view_of_read_group(group, name, false);
+    View *view = view_of_read_group(group, name, 0, false);
     cbd_release_group(group);
     return (PyObject *)view;
 }

@@ -117,7 +117,7 @@ static PyObject *snapshot_get(PyObject *self, PyObject *name)
                             (unsigned long long)snapshot->epoch, text);
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    View *view = view_of_read_group(group, name, true);
+    View *view = view_of_read_group(group, name, 0, true);
     cbd_release_group(group);
     return (PyObject *)view;
 }
