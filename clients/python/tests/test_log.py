@@ -48,7 +48,12 @@ def test_a_callback_is_installed_flushed_and_removed(broker: Broker, records: li
 
 @pytest.mark.parametrize(
     ("threshold", "channels"),
-    [(cb.Severity.DEBUG, "no.such-channel"), (cb.Severity.NONE, ""), (cb.Severity.ERROR, ""), (cb.Severity.DEBUG, "call")],
+    [
+        (cb.Severity.DEBUG, "no.such-channel"),
+        (cb.Severity.NONE, ""),
+        (cb.Severity.ERROR, ""),
+        (cb.Severity.DEBUG, "call"),
+    ],
 )
 def test_a_filter_suppresses(broker: Broker, records: list[Record], threshold: cb.Severity, channels: str) -> None:
     """behaviour 318"""
@@ -101,7 +106,9 @@ def test_one_callback_on_its_own_thread_in_nobodys_way(broker: Broker, records: 
     assert threading.get_ident() not in threads
 
 
-def test_what_a_callback_raises_does_not_end_anything(broker: Broker, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_callback_raises_does_not_end_anything(
+    broker: Broker, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
     raised: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
 

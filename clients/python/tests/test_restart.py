@@ -146,7 +146,12 @@ def test_what_is_not_taken_up_again_is_over(new_broker: Starter, how: str) -> No
         with pytest.raises(cb.SessionEnded) as caught:
             stage.follow(timeout=20)
         assert time.monotonic() - start < 10
-        wanted = {"never": "hung up", "too late": "within 300 ms", "anew": "not take this session up", "stopped": "ended this session"}
+        wanted = {
+            "never": "hung up",
+            "too late": "within 300 ms",
+            "anew": "not take this session up",
+            "stopped": "ended this session",
+        }
         assert wanted[how] in str(caught.value)
         assert not stage.alive
         assert float(view) == 1

@@ -260,7 +260,8 @@ def test_a_broker_that_goes_ends_waits_and_not_views(new_broker: Callable[..., B
         assert time.monotonic() - begin < 10
         assert "SESSION_ENDED" not in str(caught.value)
         told = how == signal.SIGTERM
-        assert str(caught.value).startswith("the broker ended this session: " if told else "the broker hung up, and no other one")
+        text = "the broker ended this session: " if told else "the broker hung up, and no other one"
+        assert str(caught.value).startswith(text)
         timer.join(30)
         with pytest.raises(cb.SessionEnded):
             stage.publish("x", np.arange(5.0))
