@@ -284,7 +284,7 @@ func (b *Broker) takeBack(conn *shm.Conn, request *protocol.HelloRequest, pid in
 	c.arena.WholePages(c.flags&protocol.AttachGuard != 0)
 	c.attached, c.found, c.died = true, false, false
 	close(c.back)
-	b.announceClient(c, control.ClientJoin, "taken up again after a restart of the broker")
+	b.announceClient(c, control.ClientReattached, "")
 	b.config.Log.Info("client taken up again", "client", c.String(), "pid", c.pid)
 	return c, nil
 }

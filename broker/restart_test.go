@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -10,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"callboard/control"
 	"callboard/protocol"
 	"callboard/ring"
 	"callboard/shm"
@@ -338,4 +342,64 @@ func TestTwoStartsOverOneDeadGeneration(t *testing.T) {
 		require.ErrorContains(t, errs[i], "running already")
 	}
 	require.Equal(t, 1, won)
+}
+
+// What observers hear of a restart: the next life of the broker, what it recovered or could
+// not, who came back, and commits that go on from the epoch of before.
+func TestRestartIsAnnounced(t *testing.T) {
+	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, Username: "u", Password: "p", NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	go bus.Start()
+	defer bus.Shutdown()
+	require.True(t, bus.ReadyForConnections(5*time.Second))
+	url := strings.Replace(bus.ClientURL(), "nats://", "nats://u:p@", 1)
+	observer, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer observer.Close()
+	events := make(chan *nats.Msg, 1000)
+	_, err = observer.ChanSubscribe("callboard.>", events)
+	require.NoError(t, err)
+	require.NoError(t, observer.Flush())
+	type event struct {
+		Broker, Epoch, Event, Code string
+		Numbers                    map[string]string
+	}
+	heard := func(kind string, ok func(event) bool) event {
+		t.Helper()
+		for limit := time.After(10 * time.Second); ; {
+			select {
+			case m := <-events:
+				var e event
+				require.NoError(t, json.Unmarshal(m.Data, &e))
+				if strings.HasSuffix(m.Subject, "."+kind) && ok(e) {
+					return e
+				}
+			case <-limit:
+				require.FailNow(t, "not heard", kind)
+			}
+		}
+	}
+	seal := func(p *peer, q, ordinal uint64) {
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: q, Ordinal: ordinal, Flags: protocol.FlagSeal}, writeArguments("x", float32s, 1, floats(1)))
+	}
+
+	b := startBroker(t, func(c *Config) { c.External = &control.External{URL: url} })
+	p := attachPeer(t, b)
+	seal(p, p.query("/a"), 1)
+	first := heard("commit", func(e event) bool { return e.Epoch == "1" })
+	abandon(b)
+	b = next(t, b, nil)
+	recovered := heard("health", func(e event) bool { return e.Code == HealthRecovered })
+	require.NotEqual(t, first.Broker, recovered.Broker)
+	require.Equal(t, "1", recovered.Numbers["epoch"])
+	require.Equal(t, "1", recovered.Numbers["columns"])
+	require.Equal(t, "1", recovered.Numbers["clients"])
+	p.reattach(b)
+	heard("client", func(e event) bool { return e.Event == control.ClientReattached && e.Broker == recovered.Broker })
+	seal(p, p.query("/a"), 2)
+	heard("commit", func(e event) bool { return e.Epoch == "2" && e.Broker == recovered.Broker })
+	abandon(b)
+	require.NoError(t, patch(filepath.Join(b.MemoryDir(), directoryName), 0, 0xff))
+	next(t, b, nil)
+	heard("health", func(e event) bool { return e.Code == HealthUnrecovered })
 }

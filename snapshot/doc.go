@@ -66,6 +66,7 @@
 //	query.go layout.go            which prim has which row
 //	filter*.go                    which prims a query by filter is of
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
+//	groups.go             sessions that several clients fill: claims, further attempts
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
 //	ragged*.go                    data blocks of array columns, their writes and sessions
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
@@ -84,7 +85,8 @@
 //  4. A layout changes only in the step that publishes it, and never while more than one
 //     column uses it; a version has exactly the rows that its layout had then.
 //  5. A block is written to by its owner alone: the store never scatters into an
-//     adopted block (S4), and a producer's block is adopted only whole and in order (M1).
+//     adopted block (S4), and a producer's block is adopted only whole and in order (M1);
+//     one of a session of several groups never, since others can write there.
 //  6. Each record, at every moment, equals the truth at its own epoch (B2).
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
 //     date by the rows that changed since, as far as the log reaches (rule O7).
@@ -101,7 +103,8 @@
 // # When a peer dies or lies
 //
 // A producer that dies takes its sessions along; nothing of them is visible (M3), and
-// its segments serve the next client once no version lies in them (S5). A reader that
+// its segments serve the next client once no version lies in them (S5). A claimant that
+// dies leaves its group to the next attempt, in another block (M2). A reader that
 // dies is kept waiting for until its death is proven; then RemovePins forgets its pins
 // and reclaims. Rows and selections must be private copies: what a client can still
 // change is copied, once, by a Job or by the store, and its bytes are only ever moved,

@@ -16,13 +16,13 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if w.column != nil {
 		handoff = w.column.handoff
 	}
-	if w.column != nil && !seal {
+	if w.column != nil && !seal && k.session == nil {
 		w.instead = w.column.superseded(k)
 	}
 	if w.schema.Kind == protocol.KindArray {
 		return w.leaseRagged(s, seal, handoff)
 	}
-	whole := p.staged != nil && k.from == nil && w.coversAll()
+	whole := p.staged != nil && p.session == nil && k.from == nil && w.coversAll()
 	if p.staged != nil && handoff == protocol.HandoffAdopt {
 		if p.adopt {
 			k.block, k.staged = p.staged.Hold(), true

@@ -126,19 +126,17 @@ func (r *ragged) take(block *Block, size, first uint64) *dataBlock {
 func (r *ragged) settle(s *Store, c *column) {
 	now := c.latest().sequence
 	for _, b := range r.emptied {
-		if b.live > 0 {
+		switch {
+		case b.live > 0:
 			r.thin(b, b.live) // it may have come with more than its rows
-			continue
+		case !b.left:
+			b.left, b.rows = true, nil
+			r.sizeBytes -= b.size
+			if b.thin {
+				r.leftCount++
+			}
+			c.handDown(s, b, now)
 		}
-		if b.left {
-			continue
-		}
-		b.left, b.rows = true, nil
-		r.sizeBytes -= b.size
-		if b.thin {
-			r.leftCount++
-		}
-		c.handDown(s, b, now)
 	}
 	clear(r.emptied)
 	r.emptied = r.emptied[:0]

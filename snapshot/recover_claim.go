@@ -173,7 +173,7 @@ func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
 	switch {
 	case e.State == protocol.SegmentFree: // it is to be written
 		return nil
-	case e.State > protocol.SegmentRetired || e.Segment != id || e.Sort != protocol.SegmentBroker && e.Sort != protocol.SegmentClient:
+	case e.State > protocol.SegmentRetired || e.Segment != id || e.Sort < protocol.SegmentBroker || e.Sort > protocol.SegmentShared:
 		return corrupt("entry %d of its table of segments is of segment %d, state %d, sort %d", id, e.Segment, e.State, e.Sort)
 	case e.State == protocol.SegmentRetired:
 		r.retiredCount++
@@ -181,10 +181,13 @@ func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
 			return nil
 		}
 		return r.leaveOut(f)
-	case f == nil:
+	case f == nil || e.Sort == protocol.SegmentShared: // no version lies there, and whoever had claimed a group may still write
 		r.retiredCount++
 		r.retired = append(r.retired, e)
-		return nil
+		if f == nil {
+			return nil
+		}
+		return r.leaveOut(f)
 	case uint64(len(f.seg.Bytes)) != e.SizeBytes:
 		return corrupt("segment %d has %d bytes, not %d", id, len(f.seg.Bytes), e.SizeBytes)
 	}

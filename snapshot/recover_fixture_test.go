@@ -91,6 +91,7 @@ func (h *history) recover(segments []*Segment) *Recovered {
 	h.naive.columns = h.naive.columns[:len(h.store.columns)-1]
 
 	h.store.AddPins(h.pinned)
+	h.shares = nil // they ended with the broker
 	for _, c := range h.clients {
 		pages := c.arena.pages
 		if c.arena = r.Arenas[c.incarnation]; c.arena == nil {

@@ -41,6 +41,9 @@ type Config struct {
 	// OnSeal is told of every epoch that was published, in the loop. Its argument is
 	// valid during the call.
 	OnSeal func(*Sealed)
+	// OnGroup is told of every group that waits to be filled, in the loop: when its session is
+	// opened and before each further attempt.
+	OnGroup func(m *Session, index uint32)
 }
 
 // Store is a stage's state: the process's own books and their picture in shared
@@ -57,6 +60,8 @@ type Store struct {
 	layouts  map[uint64]*layout // by hash of their prims
 	sources  []PinSource
 	sessions map[uint64]*Session
+	opening  map[any]*Arena // of sessions of several groups that met ErrRetry, by owner
+	lent     []lent
 	floors   floors
 	excess   []*column // have versions beyond their retention
 	notes    []segmentNote
@@ -120,7 +125,7 @@ func floorSchema() protocol.Schema {
 // newBooks makes a store that knows nothing yet, over a directory that it leaves as it is.
 func newBooks(c Config, root []byte, memory *Memory) *Store {
 	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: map[uint64]insert{},
-		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}}
+		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}, opening: map[any]*Arena{}}
 	s.config.setDefaults(memory)
 	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)
 	s.meta = memory.NewArena(protocol.SegmentBroker, 0, "the directory", false)
@@ -173,7 +178,8 @@ func (c *Config) setDefaults(m *Memory) {
 }
 
 // Features are the feature bits of this store.
-const Features = protocol.FeatureFixed | protocol.FeatureArray | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete | protocol.FeatureFilter | protocol.FeatureRecovery
+const Features = protocol.FeatureFixed | protocol.FeatureArray | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete | protocol.FeatureFilter |
+	protocol.FeatureRecovery
 
 // metadata leases memory for the directory; its blocks live as long as the stage
 // unless they are layouts or floors.

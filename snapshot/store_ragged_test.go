@@ -188,9 +188,9 @@ func TestAdoptedDataStaysWhereItIs(t *testing.T) {
 		sizes := []uint64{100_000, 0, 300_000}
 		m, err := f.open(f, arena, Target{Query: queryOf(prims...), Name: "a", Schema: arraySchema(1), Ordinal: 1, ElementSizes: sizes}, protocol.InitZero)
 		require.NoError(t, err)
-		place := m.Group().Block
+		place := m.Group(0).Block
 		require.EqualValues(t, 400_000, place.LengthBytes)
-		copy(m.block.Bytes[100_000:], "third")
+		copy(m.groups[0].block.Bytes[100_000:], "third")
 		out, err := f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, adopt, true) })
 		require.NoError(t, err)
 		f.store.EndSession(m)

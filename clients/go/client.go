@@ -20,9 +20,9 @@ type Stage struct{ client *client }
 // client is the attachment itself, which views, sessions and ops share with the Stage.
 type client struct {
 	options     Options
+	dir         string // the stage's runtime directory
 	identity    ring.Identity
 	guard       bool
-	dir         string // where the broker's socket is
 	conn        atomic.Pointer[shm.Conn]
 	channelFile *os.File
 	channel     *shm.Mapping

@@ -150,7 +150,11 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 		}
 		return op, err
 	}
-	if _, err := m.unmapGroup(0, p.count, p.mask, flags); err != nil {
+	op, err := m.unmapGroup(0, p.count, p.mask, flags)
+	if err == nil {
+		err = op.Wait(ctx) // to end the session before would hand over all rows where the selected ones failed
+	}
+	if err != nil {
 		m.abort()
 		return nil, err
 	}

@@ -570,7 +570,7 @@ typedef struct cbd_map_options {
     uint64_t ordinal;      /* ignored with next_ordinal */
     uint32_t next_ordinal; /* 1: the ordinal is taken at unmap */
     uint32_t init;         /* CBD_INIT_NONE, _ZERO or _CURRENT: what the memory holds at first */
-    uint64_t group_rows;   /* split into groups of so many rows; 0: one group; more than one: NOT_SUPPORTED in this version */
+    uint64_t group_rows;   /* split into groups of so many rows, which other clients may claim; 0: one group */
     uint32_t prim_mode;    /* CBD_MODE_* */
     uint32_t semantic;
     uint8_t code; /* the dtype; lanes 0: that of the existing attribute */
@@ -590,6 +590,9 @@ typedef struct cbd_map_options {
 CBD_API cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                      const cbd_map_options *options, cbd_session **session, cbd_error *error);
 
+/* How many groups the session has, whoever fills them; 0 of an empty query. */
+CBD_API uint64_t cbd_session_group_count(const cbd_session *session);
+
 /* One prim's row of array kind, to fill. */
 typedef struct cbd_staged_array {
     void *data; /* NULL: no elements */
@@ -600,11 +603,13 @@ typedef struct cbd_staged_array {
  * until cbd_session_release. */
 typedef struct cbd_group {
     cbd_session *session;
+    const char *attribute; /* borrowed from the session */
     void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release */
     uint64_t rows;
     uint64_t row_bytes; /* array kind: of an element */
     uint64_t ordinal;   /* 0: taken at unmap */
     uint64_t index;     /* of the group in the session */
+    uint64_t attempt;   /* from 1; higher when a claimant died, or gave the group up */
     uint64_t first_prim; /* the group's rows are the query's prims from here on */
     const uint64_t *prims; /* path ids, `rows` of them; borrowed from the session */
     cbd_schema schema;
@@ -614,7 +619,9 @@ typedef struct cbd_group {
     const cbd_staged_array *arrays; /* array kind: `rows` of them, of the sizes asked for; else NULL */
 } cbd_group;
 
-/* The next group; END when there are no more. *group is borrowed from the session. */
+/* The next group; END when there are no more. *group is borrowed from the session. Of a
+ * session of several groups it claims one that nobody has, and waits for the broker: a
+ * group that is filled is best handed back at once, other clients fill the rest meanwhile. */
 CBD_API cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error *error);
 
 /* Hands one group back, committed. flags: CBD_FLAG_COPY when views of the memory
@@ -625,15 +632,58 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 /* Ends the session and commits what is not handed back yet. flags: CBD_FLAG_COPY as
  * above; CBD_FLAG_NEXT_ORDINAL and CBD_FLAG_SEAL as in cbd_write_options (a session
  * mapped with next_ordinal needs no flag for the ordinal). INVALID_HANDLE when the
- * session has ended. On any other failure the session is still open. */
+ * session has ended. On any other failure the session is still open. The op of a session
+ * of several groups is done when every group was handed back, by whomever: what a client
+ * that died had claimed is another's to fill meanwhile. */
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
 
-/* Ends the session; nothing of it becomes visible. A second call does nothing. */
+/* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
+ * several groups can be aborted while its final unmap still waits for other clients. */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
 
 /* Gives the session and its groups back; aborts where it is open. The memory may
  * be unmapped from here on. */
 CBD_API void cbd_session_release(cbd_session *session);
+
+/* ---- sharing a session among processes --------------------------------------- */
+
+/* A group that waits for somebody to claim and fill it. */
+typedef struct cbd_open_group {
+    uint64_t session, index; /* name it, in a claim */
+    uint64_t ordinal;        /* the session's */
+    uint64_t first_prim, rows;
+    uint32_t attempt; /* from 1 */
+    uint32_t reserved;
+} cbd_open_group;
+
+/* Lists the groups of an attribute's sessions (NULL: of all) that nobody has claimed. At most
+ * `room` are described; *count is how many there are. Waits for the broker. */
+CBD_API cbd_status cbd_list_groups(cbd_stage *stage, const char *attribute, cbd_open_group *groups, size_t room, size_t *count,
+                                   cbd_error *error);
+
+/* Claims a group (or CBD_ANY_GROUP of the session) to fill it: the first claim wins. Hand it
+ * back with cbd_unmap_group; then, in any case, cbd_session_release(group->session), which gives
+ * the group up where it was not handed back. group->session is of this one group and not the
+ * owner's session. INVALID_HANDLE: somebody else was faster, or the session is over; END: with
+ * CBD_ANY_GROUP, there is none; ACCESS_DENIED. The op of cbd_unmap_group may fail with
+ * INVALID_HANDLE (the session was aborted meanwhile), FLOOR_VIOLATION (a seal passed it),
+ * QUEUE_FULL or OUT_OF_MEMORY (the group waits for another claim). */
+CBD_API cbd_status cbd_claim_group(cbd_stage *stage, uint64_t session, uint64_t index, cbd_group **group, cbd_error *error);
+
+/* Gives a group of a session of several back unfilled: it waits for the next attempt, anybody's.
+ * INVALID_HANDLE when it was handed back, or is the only one of its session. */
+CBD_API cbd_status cbd_give_up_group(cbd_group *group, cbd_error *error);
+
+/* Fills group->data. What is not OK gives the group up, for somebody else, and ends the work. */
+typedef cbd_status cbd_fill(cbd_group *group, void *context, cbd_error *error);
+
+/* Claims groups of an attribute's sessions one after the other, whoever opened them, calls fill
+ * and hands them back, until none has come for timeout_ns (0: until there is none now): TIMEOUT.
+ * Otherwise it ends with what fill returned, or with the end of the session with the broker. Any
+ * number of processes may work; a group of one that died comes again. Groups are found by listing
+ * them over the ring every 20 ms: this library has no NATS. The group is fill's until it returns. */
+CBD_API cbd_status cbd_work_on(cbd_stage *stage, const char *attribute, cbd_fill *fill, void *context, uint64_t timeout_ns,
+                               cbd_error *error);
 
 /* ---- reading ------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ cbd_status cbdi_array_rows(cbd_stage *stage, struct column *column, const struct
                            const struct row_map *map, cbd_pin *pin, cbd_array **out, cbd_error *error)
 {
     uint64_t element = (uint64_t)column->schema.bits / 8 * column->schema.lanes, bytes = 0;
-    uint64_t align = column->schema.bits / 8 < 8 ? column->schema.bits / 8 : 8;
+    uint64_t align = column->schema.bits / 8 < 8 ? column->schema.bits / 8 : 8; /* a power of two */
     struct segment *segment = NULL;
     cbd_status status = CBD_STATUS_OK;
     cbd_array *arrays = calloc(map->count, sizeof *arrays);
@@ -36,15 +36,18 @@ cbd_status cbdi_array_rows(cbd_stage *stage, struct column *column, const struct
             if (status != CBD_STATUS_OK)
                 break;
         }
+        uint64_t elements = ref.length_bytes / element;
         if (ref.offset_bytes > segment->size_bytes || ref.length_bytes > segment->size_bytes - ref.offset_bytes ||
-            ref.length_bytes % element != 0 || ref.offset_bytes % align != 0)
+            elements * element != ref.length_bytes || (ref.offset_bytes & (align - 1)) != 0) {
             status = cbdi_fail(error, CBD_STATUS_INTERNAL,
                                "\"%.*s\": row %llu has %llu bytes at offset %llu of segment %llu, which has %llu; an element has %llu",
                                (int)column->name_bytes, column->name, (unsigned long long)row,
                                (unsigned long long)ref.length_bytes, (unsigned long long)ref.offset_bytes,
                                (unsigned long long)ref.segment, (unsigned long long)segment->size_bytes,
                                (unsigned long long)element);
-        arrays[i] = (cbd_array){segment->base + ref.offset_bytes, ref.length_bytes / element};
+            break;
+        }
+        arrays[i] = (cbd_array){segment->base + ref.offset_bytes, elements};
         bytes += ref.length_bytes;
     }
     if (status == CBD_STATUS_OK)

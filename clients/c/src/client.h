@@ -17,7 +17,8 @@
  *     arrays.c     rows of their own lengths
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
- *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     map.c, claim.c  groups to fill                                  map.h: struct cbd_session
+ *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
  *     filter.c     queries by filter, which may be used before they are made
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dtype.c, text.c, error.c, futex.c                               what they need
@@ -146,7 +147,7 @@ struct rooms {
 struct deferred {
     struct deferred *next;
     uint32_t opcode, flags;
-    uint64_t handle, life; /* of another life: it needs no op any more */
+    uint64_t handle, value, life; /* of another life: it needs no op any more */
 };
 
 /* By attribute, the highest ordinal of what the broker has accepted and maybe not sealed. */
@@ -222,6 +223,8 @@ struct outcomes;
 bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct deferred *closed, cbd_error *error);
 /* A map session is opened by the submission under way (its life comes back), and is released. */
 uint64_t cbdi_session_opened(cbd_stage *stage);
+/* As opened, for a claim that was answered; false where the broker of that life is gone. */
+bool cbdi_session_claimed(cbd_stage *stage, uint64_t life);
 void cbdi_session_released(cbd_stage *stage, uint64_t life);
 
 /* Waits for an op of our own for ever, and releases it. */

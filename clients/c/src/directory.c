@@ -319,7 +319,7 @@ cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_
                                 cbd_error *error)
 {
     struct version v;
-    bool any = false, followed = false;
+    bool followed = false;
     const cbd_abi_slot_page *page;
     memset(best, 0, sizeof *best);
     for (int pass = 0; pass < 2; pass++) /* the second one looks for what came after the best one */
@@ -332,14 +332,13 @@ cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_
             for (uint32_t i = 0; i < CBD_SLOTS_PER_PAGE; i++) {
                 if (!take_any(&page->slots[i], epoch, &v))
                     continue;
-                any = true;
                 if (pass == 0 && v.ordinal_lowest <= at && v.birth > best->birth)
                     *best = v;
                 followed |= pass == 1 && v.birth == best->death;
             }
         }
-    if (best->birth == 0) /* none was ever given up: the first one is later */
-        return any && load64(&column->entry->horizon) != 0 ? cbdi_not_retained(column, at, error) : CBD_STATUS_NOT_FOUND;
+    if (best->birth == 0) /* horizon 0: none was ever given up, so the first one is later */
+        return load64(&column->entry->horizon) != 0 ? cbdi_not_retained(column, at, error) : CBD_STATUS_NOT_FOUND;
     if (best->ordinal_highest > at)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_RANGE,
                          "attribute \"%.*s\": ordinals %llu to %llu were sealed in one step, so there is no state as of %llu",

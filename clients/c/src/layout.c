@@ -141,9 +141,12 @@ static struct row_map *make_map(const cbd_query *query, const struct version *ve
 
 struct row_map *cbdi_row_map_changed(const struct row_map *from, const uint64_t *row_ordinals, uint64_t since)
 {
-    struct row_map *map = empty_map(from->count);
+    uint64_t count = 0; /* mostly few of many: room is taken for those alone */
+    for (uint64_t i = 0; i < from->count; i++)
+        count += row_ordinals[from->index ? from->index[i] : from->first_row + i] > since;
+    struct row_map *map = empty_map(count);
     bool contiguous = true;
-    for (uint64_t i = 0; map != NULL && i < from->count; i++) {
+    for (uint64_t i = 0; map != NULL && i < from->count && map->count < count; i++) {
         uint64_t row = from->index ? from->index[i] : from->first_row + i;
         if (row_ordinals[row] > since)
             add_row(map, from->prims[i], (uint32_t)row, &contiguous);

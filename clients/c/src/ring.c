@@ -212,7 +212,7 @@ bool cbdi_flush_deferred(cbd_stage *stage)
             free(what);
             continue;
         }
-        struct submission s = {.opcode = what->opcode, .flags = what->flags, .handle = what->handle};
+        struct submission s = {.opcode = what->opcode, .flags = what->flags, .handle = what->handle, .value = what->value};
         if (begin_locked(stage, &s, 0, OP_TEXT_BYTES, NULL) != CBD_STATUS_OK)
             break;
         ring->deferred = what->next;
@@ -472,6 +472,16 @@ uint64_t cbdi_session_opened(cbd_stage *stage)
     stage->ring.sessions++;
     atomic_fetch_add(&stage->open_sessions, 1);
     return atomic_load(&stage->ring.life);
+}
+
+bool cbdi_session_claimed(cbd_stage *stage, uint64_t life)
+{
+    pthread_mutex_lock(&stage->ring.lock);
+    bool current = life == atomic_load(&stage->ring.life);
+    if (current)
+        cbdi_session_opened(stage);
+    pthread_mutex_unlock(&stage->ring.lock);
+    return current;
 }
 
 void cbdi_session_released(cbd_stage *stage, uint64_t life)

@@ -139,7 +139,7 @@ static const char *arg(const struct command *c, size_t i) { return i < c->arg_co
 
 /* ---- handles -------------------------------------------------------------- */
 
-enum sort { FREE, QUERY, OP, SESSION, GROUP, READ_GROUP, SNAPSHOT, GONE };
+enum sort { FREE, QUERY, OP, SESSION, GROUP, CLAIM, READ_GROUP, SNAPSHOT, GONE };
 static char *more; /* of the line: the entries of a batch */
 static struct handle {
     enum sort sort;
@@ -178,6 +178,7 @@ static void release(struct handle *h)
     case QUERY: cbd_query_release(h->it); break;
     case OP: cbd_op_release(h->it); break;
     case SESSION: cbd_session_release(h->it); break;
+    case CLAIM: cbd_session_release(((cbd_group *)h->it)->session); break;
     case READ_GROUP: cbd_release_group(h->it); break;
     case SNAPSHOT: cbd_snapshot_release(h->it); break;
     default: break;
@@ -205,7 +206,7 @@ static void keep(const char *name, enum sort sort, void *it)
 static void *get(const char *name, enum sort sort)
 {
     struct handle *h = find(name);
-    if (h == NULL || (h->sort != sort && h->sort != GONE))
+    if (h == NULL || (h->sort != sort && h->sort != GONE && !(sort == GROUP && h->sort == CLAIM)))
         fail("no handle of this sort is named %s", name);
     else if (h->sort == GONE)
         no_call("in C a handle that was given back is freed memory and must not be used");
@@ -610,6 +611,26 @@ static void say_array_shape(uint64_t i, uint64_t elements, const cbd_schema *sch
         say(",%u", schema->lanes);
 }
 
+static void hold_group(const char *name, enum sort sort, cbd_group *group)
+{
+    keep(name, sort, group);
+    say(" / kind=%s rows=%" PRIu64 " index=%" PRIu64 " attempt=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows,
+        group->index, group->attempt);
+    say_numbers(group->prims, group->rows);
+    say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
+    if (group->arrays == NULL)
+        say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
+    for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++)
+        say_array_shape(i, group->arrays[i].elements, &group->schema);
+    say(" data=");
+    if (group->arrays == NULL)
+        say_hex(group->data, group->rows * group->row_bytes);
+    for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++) {
+        say("%s", i == 0 ? "" : ";");
+        say_hex(group->arrays[i].data, group->arrays[i].elements * group->row_bytes);
+    }
+}
+
 static cbd_status do_map(struct command *c)
 {
     cbd_query *query = get(arg(c, 1), QUERY);
@@ -633,28 +654,95 @@ static cbd_status do_map(struct command *c)
     if ((status = cbd_map_attribute(stage, query, arg(c, 2), &o, &session, &error)) != CBD_STATUS_OK)
         return status;
     keep(arg(c, 0), SESSION, session);
-    for (int n = 0; (status = cbd_fetch_map_next(session, &group, &error)) == CBD_STATUS_OK; n++) {
+    if (option(c, "share") != NULL) /* others may claim its groups */
+        return CBD_STATUS_OK;
+    while ((status = cbd_fetch_map_next(session, &group, &error)) == CBD_STATUS_OK) {
         char name[64];
-        snprintf(name, sizeof name, "%s.%d", arg(c, 0), n);
-        keep(name, GROUP, group);
-        say(" / kind=%s rows=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows);
-        say_numbers(group->prims, group->rows);
-        say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
-        if (group->arrays == NULL)
-            say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
-        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++)
-            say_array_shape(i, group->arrays[i].elements, &group->schema);
-        say(" data=");
-        if (group->arrays == NULL)
-            say_hex(group->data, group->rows * group->row_bytes);
-        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++) {
-            say("%s", i == 0 ? "" : ";");
-            say_hex(group->arrays[i].data, group->arrays[i].elements * group->row_bytes);
-        }
+        snprintf(name, sizeof name, "%s.%" PRIu64, arg(c, 0), group->index);
+        hold_group(name, GROUP, group);
     }
     if (status != CBD_STATUS_END || cbd_fetch_map_next(session, &group, &error) != CBD_STATUS_END)
         return fail("the session's groups do not end with END%s", "");
     return CBD_STATUS_OK;
+}
+
+/* Claims a session's next group, or gives none. */
+static cbd_status do_next(struct command *c)
+{
+    cbd_session *session = get(arg(c, 0), SESSION);
+    cbd_group *group;
+    char name[64];
+    if (session == NULL)
+        return CBD_STATUS_COUNT;
+    cbd_status status = cbd_fetch_map_next(session, &group, &error);
+    if (status == CBD_STATUS_END)
+        return CBD_STATUS_OK;
+    if (status != CBD_STATUS_OK)
+        return status;
+    snprintf(name, sizeof name, "%s.%" PRIu64, arg(c, 0), group->index);
+    hold_group(name, GROUP, group);
+    return CBD_STATUS_OK;
+}
+
+static uint64_t listed_session; /* whose groups were listed last */
+
+static cbd_status do_open(struct command *c)
+{
+    cbd_open_group list[256];
+    uint64_t numbers_of[3][256];
+    size_t count;
+    cbd_status status = cbd_list_groups(stage, arg(c, 0), list, 256, &count, &error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    for (size_t i = 0; i < count && i < 256; i++) {
+        listed_session = list[i].session;
+        numbers_of[0][i] = list[i].index;
+        numbers_of[1][i] = list[i].attempt;
+        numbers_of[2][i] = list[i].rows;
+    }
+    static const char *const keys[] = {"indexes", "attempts", "rows"};
+    say(" open=%zu", count);
+    for (size_t k = 0; k < 3; k++) {
+        say(" %s=", keys[k]);
+        say_numbers(numbers_of[k], count < 256 ? count : 256);
+    }
+    return CBD_STATUS_OK;
+}
+
+static cbd_status do_claim(struct command *c)
+{
+    cbd_group *group;
+    uint64_t index = option(c, "index") != NULL ? number(c, "index") : CBD_ANY_GROUP;
+    cbd_status status = cbd_claim_group(stage, listed_session, index, &group, &error);
+    if (status == CBD_STATUS_OK)
+        hold_group(arg(c, 0), CLAIM, group);
+    return status == CBD_STATUS_END ? CBD_STATUS_OK : status;
+}
+
+static cbd_status do_giveup(struct command *c)
+{
+    cbd_group *group = get(arg(c, 0), GROUP);
+    return group == NULL ? CBD_STATUS_COUNT : cbd_give_up_group(group, &error);
+}
+
+/* Each byte of a row is the place of its prim in the session's query. */
+static cbd_status fill_places(cbd_group *group, void *context, cbd_error *e)
+{
+    uint64_t *left = context;
+    (void)e;
+    for (uint64_t i = 0; i < group->rows; i++)
+        memset((uint8_t *)group->data + i * group->row_bytes, (int)(group->first_prim + i), group->row_bytes);
+    --*left;
+    return CBD_STATUS_OK;
+}
+
+static cbd_status do_work(struct command *c)
+{
+    uint64_t left = number(c, "n");
+    cbd_status status = CBD_STATUS_TIMEOUT;
+    while (left > 0 && status == CBD_STATUS_TIMEOUT)
+        status = cbd_work_on(stage, arg(c, 0), fill_places, &left, 0, &error);
+    return status == CBD_STATUS_TIMEOUT ? CBD_STATUS_OK : status;
 }
 
 static cbd_status do_fill(struct command *c)
@@ -680,7 +768,7 @@ static cbd_status do_unmap(struct command *c)
     struct handle *h = find(arg(c, 0));
     cbd_op *op = NULL;
     cbd_status status = CBD_STATUS_COUNT;
-    if (h != NULL && h->sort == GROUP)
+    if (h != NULL && (h->sort == GROUP || h->sort == CLAIM))
         status = cbd_unmap_group(h->it, 0, &op, &error);
     else if (get(arg(c, 0), SESSION) != NULL)
         status = cbd_unmap_attribute(h->it, 0, &op, &error);
@@ -1122,7 +1210,7 @@ static const struct {
     {"publish", do_publish, 0}, {"seal", do_seal, 0}, {"declare", do_declare, 0}, {"wait", do_wait, 0}, {"op", do_op, 0},
     {"floor", do_floor, 0}, {"epoch", do_epoch, 0}, {"follow", do_follow, 0}, {"read", do_read, 0}, {"show", do_show, 0},
     {"latest", do_latest, 0}, {"snapshot", do_snapshot, 0}, {"sread", do_sread, 0}, {"sfloor", do_sfloor, 0}, {"map", do_map, 0},
-    {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
+    {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"next", do_next, 0}, {"open", do_open, 0}, {"claim", do_claim, 0}, {"giveup", do_giveup, 0}, {"work", do_work, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
     {"attributes", do_attributes, 0}, {"delete", do_delete, 0}, {"find", do_find, 0}, {"handles", do_handles, 0},
     {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
     {"gpu", do_gpu, 0}, {"log", do_log, 0}, {"list", do_list, 0}, {"idle", do_idle, 0},

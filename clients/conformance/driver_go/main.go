@@ -15,11 +15,12 @@ import (
 
 // driver is what one process holds between commands.
 type driver struct {
-	stage   *callboard.Stage
-	handles map[string]any
-	cursors map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
-	flooded []*callboard.Op
-	heard   *heard
+	stage    *callboard.Stage
+	handles  map[string]any
+	cursors  map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
+	flooded  []*callboard.Op
+	sessions map[string]uint64 // by attribute: whose groups were listed last
+	heard    *heard
 }
 
 // answer is the rest of a line that begins with "ok".
@@ -84,7 +85,7 @@ func (d *driver) do(c command) (*answer, error) {
 		"publish": d.publish, "seal": d.seal, "declare": d.declare, "wait": d.wait, "op": d.op, "floor": d.floor,
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
-		"abort": d.abort, "log": d.log, "idle": d.idle, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
+		"abort": d.abort, "log": d.log, "idle": d.idle, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 	}
 	switch do := verbs[c.verb]; {

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import callboard as cb
 import numpy as np
 from callboard import _abi
+from groups import Groups
 from log import Log
 
 LIMIT = 20.0  # seconds: a driver never hangs
@@ -126,10 +127,11 @@ def typed(t: cb.DType) -> str:
     return f"type={t.code}:{t.bits}:{t.lanes}"
 
 
-class Driver:
+class Driver(Groups):
     """What one process holds between commands."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stage: Any = None
         self.log = Log()
         self.handles: dict[str, Any] = {}
@@ -216,7 +218,13 @@ class Driver:
 
     def do_drop(self, c: Command) -> str:
         handle = self.handles[c.args[0]]  # stays known: what is released must say so
-        handle.abort() if isinstance(handle, cb.MapSession) else handle.release()
+        match handle:
+            case cb.MapSession():
+                handle.abort()
+            case cb.Group():
+                handle.give_up()
+            case _:
+                handle.release()
         return ""
 
     def do_write(self, c: Command) -> str:
@@ -355,15 +363,10 @@ class Driver:
         if "group_rows" in c.opt:
             said["group_rows"] = c.number("group_rows")
         m = self.stage.map_attribute(self.handles[c.args[1]], c.args[2], ordinal=c.number("ordinal"), **said)
-        self.handles[c.args[0]], texts = m, []
-        for n, g in enumerate(m):
-            self.handles[f"{c.args[0]}.{n}"] = g
-            arrays = [np.asarray(g.array(i)) for i in range(g.rows if g.is_array else 1)]
-            shape, data = ";".join(join(a.shape) for a in arrays), ";".join(a.tobytes().hex() for a in arrays)
-            kind = "array" if g.is_array else "fixed"
-            prims = join(g.prims)
-            texts.append(f"/ kind={kind} rows={g.rows} prims={prims} shape={shape} {typed(g.dtype)} data={data}")
-        return " ".join(texts)
+        self.handles[c.args[0]] = m
+        if "share" in c.opt:  # others may claim its groups
+            return ""
+        return " ".join(self.hold_group(f"{c.args[0]}.{g.index}", g) for g in m)
 
     def do_fill(self, c: Command) -> str:
         data, at = bytes.fromhex(c.opt["data"]), c.number("at")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _lists, _native
+from ._errors import InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
 from ._lists import PathList
-from ._types import Filter, PrimMode, Write
+from ._types import Filter, OpenGroup, PrimMode, Write
+
+_LIST_SECONDS = 0.02  # between two lists of groups that find nothing
 
 
 class Strings:
@@ -139,6 +144,81 @@ class Stage(_native.Stage):
             w = value if isinstance(value, Write) else Write(value)
             entries.append((name, w.array, w.semantic, w.is_array, w.row_shape, w.count, w.index_map, w.mask, w.dtype))
         return self._write_attributes(query, entries, ordinal, prim_mode)
+
+    def list_groups(self, attribute: str | None = None) -> list[OpenGroup]:
+        """The groups of an attribute's map sessions (None: of all) that nobody has claimed. Waits for the broker."""
+        return [OpenGroup(*group) for group in self._list_groups(attribute)]
+
+    def claim_group(self, session: int, index: int | None = None) -> _native.Group | None:
+        """Claims a group that list_groups named to fill it; the first claim wins. None: any group of the session.
+
+        End it with group.unmap(), or group.give_up(); one that is dropped is given up, with a ResourceWarning. Returns
+        None when no group of the session is left. Raises InvalidHandle when somebody else was faster or the session is
+        over, AccessDenied.
+        """
+        return self._claim_group(session, index)
+
+    def work_on(
+        self,
+        attribute: str,
+        fn: Callable[[_native.Group], Any],
+        *,
+        stop: threading.Event | None = None,
+        idle: float | None = None,
+    ) -> int:
+        """Fills groups of an attribute's map sessions, whoever opened them, and returns how many.
+
+        Claims one group after the other, calls fn(group), which fills group.array(0) for the prims group.prims, and
+        hands the group back. Any number of processes may do so: each group is one worker's, and that of a worker that
+        died comes again, as the next attempt. An exception of fn gives the group back, for somebody else, and is raised
+        here. What becomes of a session meanwhile (it was aborted, or a seal passed it) is its owner's to know: the work
+        goes on with others.
+
+        Goes on until stop is set or no group has come for `idle` seconds; None: for ever. Groups are found by listing
+        them every 20 ms: no NATS is needed. Raises SessionEnded when the broker is gone.
+        """
+        filled = 0
+        last = time.monotonic()
+        while stop is None or not stop.is_set():
+            before = filled
+            for session in dict.fromkeys(group.session for group in self.list_groups(attribute)):
+                while (stop is None or not stop.is_set()) and self._work(session, fn):
+                    filled += 1
+            now = time.monotonic()
+            if filled > before:
+                last = now
+                continue
+            if idle is not None and now - last >= idle:
+                break
+            pause = _LIST_SECONDS if idle is None else min(_LIST_SECONDS, max(0.0, last + idle - now))
+            if stop is None:
+                time.sleep(pause)
+            else:
+                stop.wait(pause)
+        return filled
+
+    def _work(self, session: int, fn: Callable[[_native.Group], Any]) -> bool:
+        """Claims a group and fills it. False: there is none, or no room for it now."""
+        try:
+            group = self._claim_group(session, None)
+        except (InvalidHandle, QueueFull, OutOfMemory):
+            return False
+        if group is None:
+            return False
+        try:
+            fn(group)
+        except BaseException:
+            group.give_up()
+            raise
+        try:
+            group.unmap().wait()
+        except (SessionEnded, KeyboardInterrupt):
+            raise
+        except (QueueFull, OutOfMemory):
+            return False
+        except OperationFailed:
+            pass  # fn has handed it back, or the session was aborted or sealed
+        return True
 
     def watch(self, *names: str, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
         """Yields a Snapshot whenever one of the attributes was sealed, or anything where none is named.

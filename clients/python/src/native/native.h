@@ -246,6 +246,8 @@ int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result);
 
 /* Takes the session. unmap_flags: what leaving the block adds; root: the row of the prim "/" alone. */
 PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32_t unmap_flags, bool root);
+/* A Group that was claimed of somebody's session; takes the group's session. */
+PyObject *claimed_group_new(Stage *stage, cbd_group *group);
 PyObject *read_new(cbd_read *read);                   /* takes the read */
 /* Takes the group. managed: its last reference may go without a release and without a warning. */
 PyObject *read_group_new(const cbd_read_group *group, bool managed);

@@ -321,6 +321,59 @@ static PyObject *stage_query_from_path_list(PyObject *self, PyObject *args, PyOb
     return status == CBD_STATUS_OK ? query_new((Stage *)self, query) : raise_error(status, &error);
 }
 
+static PyObject *stage_list_groups(PyObject *self, PyObject *attribute)
+{
+    cbd_stage *stage = ((Stage *)self)->stage;
+    const char *text = NULL;
+    if (attribute != Py_None && (text = convert_text(attribute, "attribute")) == NULL)
+        return NULL;
+    cbd_open_group *groups = NULL;
+    size_t room = 0, count = 64;
+    cbd_error error;
+    cbd_status status = CBD_STATUS_OK;
+    while (status == CBD_STATUS_OK && count > room) { /* more may have come since they were counted */
+        cbd_open_group *more = PyMem_Resize(groups, cbd_open_group, count);
+        if (more == NULL) {
+            PyMem_Free(groups);
+            return PyErr_NoMemory();
+        }
+        groups = more;
+        room = count;
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_list_groups(stage, text, groups, room, &count, &error);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *list = status == CBD_STATUS_OK ? PyList_New((Py_ssize_t)count) : raise_error(status, &error);
+    for (size_t i = 0; list != NULL && i < count; i++) {
+        const cbd_open_group *g = &groups[i];
+        PyObject *item = Py_BuildValue("(KKKKKI)", g->session, g->index, g->ordinal, g->first_prim, g->rows, g->attempt);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+    }
+    PyMem_Free(groups);
+    return list;
+}
+
+static PyObject *stage_claim_group(PyObject *self, PyObject *args)
+{
+    PyObject *session, *index;
+    uint64_t handle, place = CBD_ANY_GROUP;
+    if (!PyArg_ParseTuple(args, "OO:claim_group", &session, &index) || convert_u64(session, "session", &handle) < 0 ||
+        (index != Py_None && convert_u64(index, "index", &place) < 0))
+        return NULL;
+    cbd_group *group;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_claim_group(((Stage *)self)->stage, handle, place, &group, &error);
+    Py_END_ALLOW_THREADS
+    if (status == CBD_STATUS_END)
+        Py_RETURN_NONE;
+    return status == CBD_STATUS_OK ? claimed_group_new((Stage *)self, group) : raise_error(status, &error);
+}
+
 /* ---- the type ----------------------------------------------------------------------------- */
 
 static PyObject *stage_epoch(PyObject *self, void *Py_UNUSED(closure))
@@ -368,6 +421,8 @@ static PyMethodDef stage_methods[] = {
      "query_from_path_list(paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
      "starts with '/', and its names are not empty. Waits for the broker. Raises InvalidArgument, which names the path and\n"
      "its place in the list."},
+    {"_list_groups", stage_list_groups, METH_O, NULL},
+    {"_claim_group", stage_claim_group, METH_VARARGS, NULL},
     {"_resolve", stage_resolve, METH_O, NULL},
     {"_intern", stage_intern, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
