@@ -68,7 +68,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 	}
 	named := func(err error) error { return named(w.name, err) }
 	if w.isArray {
-		return p, fail(protocol.StatusNotSupported, "attribute %q: array attributes are not part of this version; use kind fixed with a row_shape", w.name)
+		return p, notArray(w.name)
 	}
 	t, err := toTensor(w.values)
 	if err != nil {
@@ -197,3 +197,7 @@ func (p *payload) copyTo(dst []byte) error {
 }
 
 func (p *payload) String() string { return fmt.Sprintf("attribute %q", p.name) }
+
+func notArray(name string) error {
+	return fail(protocol.StatusNotSupported, "attribute %q: array attributes are not part of this version; use kind fixed with a row_shape", name)
+}

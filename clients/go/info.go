@@ -82,7 +82,7 @@ func text(b []byte) string {
 func (c *client) attributeInfo(column *snapshot.Column) (AttributeInfo, error) {
 	n := column.Counters()
 	a := AttributeInfo{Name: column.Name, DType: column.Schema.DType, RowShape: column.Schema.RowShape, Semantic: column.Schema.Semantic,
-		RowBytes: column.RowBytes, Retain: column.Retain, Handoff: Handoff(column.Handoff),
+		RowBytes: column.RowBytes, Retain: column.Retain(), Handoff: Handoff(column.Handoff()),
 		Versions: n.Versions, Adopted: n.Adopted, Scattered: n.Scattered, AdoptRefused: n.AdoptRefused, CopiedBytes: n.CopiedBytes}
 	h, err := c.pin(pinColumns{columns: []*snapshot.Column{column}})
 	if column.Unreadable != nil || errors.Is(err, ErrLimit) {

@@ -223,7 +223,6 @@ cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, c
         status = open_session(session, o, schema, descriptors, groups, error);
     if (status == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
-        cbdi_segments_trim(stage);
         for (size_t i = 0; i < session->count && status == CBD_STATUS_OK; i++)
             status = take_group(session, i, &descriptors[i], schema, row_bytes, error);
         pthread_mutex_unlock(&stage->cache_lock);
