@@ -45,6 +45,7 @@ type Broker struct {
 	notes     []control.Change
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
+	trimmed   time.Time // when idle memory was looked for last
 	sleepOnce func()
 
 	mailbox mailbox

@@ -68,6 +68,9 @@ func (f *fold) planFold() {
 		f.publish = true
 	}
 	f.publish = f.publish || len(f.plan.deaths) > 0
+	if !f.partial && f.whole < 0 {
+		f.plan.empty()
+	}
 }
 
 // lease takes the blocks, and the room in the layout and for tombstones.
@@ -116,7 +119,7 @@ func (f *fold) lease(s *Store, name string) error {
 		}
 	}
 	if f.block == nil {
-		if f.block, err = s.memory.Alloc(s.broker, need); err != nil {
+		if f.block, err = s.data(need); err != nil {
 			return err
 		}
 	}
@@ -161,7 +164,7 @@ func (f *fold) leaseOrdinals(s *Store) (err error) {
 		s.memory.Drop(f.spare.ordinals)
 		f.spare.ordinals = nil
 	}
-	f.ordinals, err = s.memory.Alloc(s.broker, need)
+	f.ordinals, err = s.data(need)
 	return err
 }
 
@@ -172,6 +175,8 @@ func (f *fold) cost() (bytes uint64) {
 	}
 	switch {
 	case f.base == nil:
+	case f.plan.compact && f.whole < 0:
+		bytes = uint64(len(f.plan.live)) * f.rowBytes
 	case f.spare.block != nil:
 		bytes = f.column.changedRows(f.last, f.behind, f.baseRows) * f.rowBytes
 	default:

@@ -56,7 +56,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if err := w.charge(s, room, seal); err != nil {
 		return err
 	}
-	if k.block, err = s.memory.Alloc(s.broker, room); err != nil {
+	if k.block, err = s.data(room); err != nil {
 		return err
 	}
 	s.unsealedBytes += k.block.Ref.LengthBytes - k.charged

@@ -191,6 +191,22 @@ func (p *rowPlan) remove(k *capture) {
 	}
 }
 
+// empty makes a plan that only deletes, and leaves nobody, one without rows: their bytes
+// go with the older versions, not with the next write.
+func (p *rowPlan) empty() {
+	if p.from == nil || len(p.deaths) == 0 || len(p.added) > 0 {
+		return
+	}
+	living := len(p.from.rows)
+	if p.compact {
+		living = len(p.live)
+	}
+	if living > len(p.deaths) {
+		return
+	}
+	p.compact, p.live, p.deaths, p.total = true, p.live[:0], p.deaths[:0], 0
+}
+
 // changes tells whether the plan changes membership.
 func (p *rowPlan) changes() bool { return p.compact || len(p.added) > 0 || len(p.deaths) > 0 }
 

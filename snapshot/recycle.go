@@ -1,6 +1,9 @@
 package snapshot
 
-import "callboard/tensor"
+import (
+	"callboard/protocol"
+	"callboard/tensor"
+)
 
 // logVersions is how many versions back it is known which rows changed (rule O7).
 const logVersions = 16
@@ -57,7 +60,7 @@ type spare struct {
 // keepSpare takes a reclaimed version's storage over, if it is the stage's own and
 // nobody else refers to it.
 func (c *column) keepSpare(s *Store, v *version) bool {
-	if v.block.arena != s.broker || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
+	if v.block.arena.Sort != protocol.SegmentBroker || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
 		return false
 	}
 	x := spare{block: v.block, sequence: v.sequence}

@@ -51,6 +51,7 @@ type Store struct {
 	memory   *Memory
 	root     *protocol.DirectoryHeader
 	broker   *Arena // versions
+	small    *Arena // versions and captures that are small; made at the first
 	meta     *Arena // everything that the directory refers to
 	epoch    uint64
 	columns  []*column
@@ -121,6 +122,7 @@ func NewStore(c Config, root []byte, memory *Memory) (*Store, error) {
 	s.records = newRecords(s)
 	memory.table = s.noteSegment
 	memory.Pressure = s.reclaimUnderPressure
+	memory.Explain = s.explainMemory
 
 	schema := protocol.Schema{Kind: protocol.KindFixed, DtypeCode: 1, DtypeBits: 64, DtypeLanes: 1, DeviceType: 1}
 	if _, err := s.makeColumn(floorName, schema, 8, 1, protocol.HandoffCopy); err != nil {
