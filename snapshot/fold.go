@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"math"
+
 	"callboard/protocol"
 	"callboard/shm"
 	"callboard/tensor"
@@ -17,11 +19,13 @@ type fold struct {
 	steps    []span     // the rows of each capture, in rows; none where it is whole
 	rows     []uint32
 	plan     rowPlan
-	whole    int  // the last capture that is all rows there are then, in order; −1
-	first    int  // the first capture whose rows are put into the block; those before it do not matter
-	partial  bool // there is such a capture
-	fresh    bool // that one is all rows there are, so the block may hold anything
-	publish  bool // there is something to publish
+	whole    int    // the last capture that is all rows there are then, in order; −1
+	first    int    // the first capture whose rows are put into the block; those before it do not matter
+	partial  bool   // there is such a capture
+	fresh    bool   // that one is all rows there are, so the block may hold anything
+	publish  bool   // there is something to publish
+	lowest   uint64 // ordinals of the first and the last capture that change anything
+	highest  uint64
 
 	base     *Block // what the new block starts from, nil: itself
 	baseRows uint64
@@ -47,12 +51,16 @@ func (f *fold) planFold() {
 	}
 	f.plan.begin(from)
 	f.steps, f.rows, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], -1, 0, false, false, false
+	f.lowest, f.highest = math.MaxUint64, 0
 	for i, k := range f.captures {
 		if k.deletes {
-			f.plan.remove(k)
+			if f.plan.remove(k) {
+				f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
+			}
 			f.steps = append(f.steps, span{})
 			continue
 		}
+		f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
 		first := len(f.rows)
 		var whole, covers bool
 		f.rows, whole, covers = f.plan.place(k, f.rows)
@@ -286,10 +294,9 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 			log.add(f.rows[step.first:][:step.count], f.plan.total)
 		}
 	}
-	lowest, highest := f.captures[0].ordinal, f.captures[len(f.captures)-1].ordinal
 	v := c.newVersion()
 	*v = version{birth: epoch, death: protocol.Infinite, block: f.block, ordinals: f.ordinals, rows: f.plan.total, layoutBlock: c.layout.block.Hold(),
-		generation: c.layout.generation, lowest: lowest, highest: highest, sequence: last + 1, adopted: f.adopted}
+		generation: c.layout.generation, lowest: f.lowest, highest: f.highest, sequence: last + 1, adopted: f.adopted}
 	f.block, f.ordinals, f.spare = nil, nil, spare{}
 	captured := uint64(0)
 	for _, k := range f.captures {

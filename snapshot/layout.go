@@ -180,8 +180,10 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bo
 	return rows, false, false
 }
 
-// remove ends the rows of a capture's prims; those that have none are passed over.
-func (p *rowPlan) remove(k *capture) {
+// remove ends the rows of a capture's prims and tells whether there were any; prims that
+// have none are passed over.
+func (p *rowPlan) remove(k *capture) bool {
+	before := len(p.deaths)
 	for _, prim := range k.prims {
 		if row, ok := p.row(prim); ok {
 			p.set(prim, absent)
@@ -189,6 +191,7 @@ func (p *rowPlan) remove(k *capture) {
 			p.buried = append(p.buried, tombstone{prim, k.ordinal})
 		}
 	}
+	return len(p.deaths) > before
 }
 
 // empty makes a plan that only deletes, and leaves nobody, one without rows: their bytes

@@ -78,7 +78,8 @@ type Store struct {
 	noting     bool
 
 	inserts map[uint64]insert // unsealed INSERTs by prim (rule O2)
-	active  []*sealing        // seals whose copies are on their way
+	deletes []*remembered
+	active  []*sealing // seals whose copies are on their way
 
 	pins     []Pin // scratch
 	victims  []victim
