@@ -20,6 +20,7 @@ type options struct {
 	cpu         int
 	name        string
 	micro       bool
+	only        string
 }
 
 func main() {
@@ -46,6 +47,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.cpu, "cpu", 1, "the CPU of the pinned runs")
 	flags.StringVar(&o.name, "name", "latency", "results go to bench/results/NAME.md and NAME.json")
 	flags.BoolVar(&o.micro, "micro", true, "also run the Go benchmarks of ring and snapshot")
+	flags.StringVar(&o.only, "only", "", "latency: what a hand-over takes; cost: what a commit costs; empty: both")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), `Measures map, unmap, seal, reader beside a bare futex relay and writes the figures to bench/results/.
 Run it as make bench, with BENCH_ARGS for these:
@@ -59,8 +61,8 @@ Run it as make bench, with BENCH_ARGS for these:
 	if o.quick {
 		o.repetitions, o.rounds, o.budget, o.micro, o.name = 1, 100, 50*time.Millisecond, false, ""
 	}
-	if o.repetitions < 1 || o.rounds < 1 || flags.NArg() > 0 {
-		err := fmt.Errorf("repetitions is %d, rounds is %d, arguments are %q: expected at least 1 of each and no arguments", o.repetitions, o.rounds, flags.Args())
+	if o.repetitions < 1 || o.rounds < 1 || flags.NArg() > 0 || o.only != "" && o.only != "latency" && o.only != "cost" {
+		err := fmt.Errorf("repetitions is %d, rounds is %d, only is %q, arguments are %q: expected at least 1 of each, latency or cost or nothing, and no arguments", o.repetitions, o.rounds, o.only, flags.Args())
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return o, err
 	}
@@ -104,6 +106,18 @@ func measureAll(o options) error {
 	if p.python == "" {
 		fmt.Fprintln(os.Stderr, "bench: no Python client in the virtual environment, it is left out")
 	}
+	if o.only != "cost" {
+		if err := measureLatency(o, p); err != nil {
+			return err
+		}
+	}
+	if o.only != "latency" {
+		return measureCosts(o, p)
+	}
+	return nil
+}
+
+func measureLatency(o options, p programs) error {
 	plan := p.plan(o.quick)
 	r := report{Machine: describeMachine(), Command: o.text()}
 	done, finish := showProgress(int64(2 * len(plan) * o.repetitions))
@@ -118,6 +132,7 @@ func measureAll(o options) error {
 	}
 	r.Results = results
 	if o.micro {
+		var err error
 		if r.Micro, err = runMicro(); err != nil {
 			return err
 		}
@@ -151,7 +166,11 @@ func showProgress(steps int64) (done, finish func()) {
 
 // text is the command line that repeats the run.
 func (o options) text() string {
-	return fmt.Sprintf("make bench BENCH_ARGS='-repetitions %d -rounds %d -budget %v -cpu %d -name %s'", o.repetitions, o.rounds, o.budget, o.cpu, o.name)
+	only := ""
+	if o.only != "" {
+		only = " -only " + o.only
+	}
+	return fmt.Sprintf("make bench BENCH_ARGS='-repetitions %d -rounds %d -budget %v -cpu %d -name %s%s'", o.repetitions, o.rounds, o.budget, o.cpu, o.name, only)
 }
 
 // measurePlace runs the plan several times against one broker. Each measurement comes

@@ -11,6 +11,7 @@ import (
 type programs struct {
 	callboard, relay, pin      string
 	latency, latencyGo, python string // the round in C and Go; python: "" without the Python client
+	cost                       string // what a commit costs
 }
 
 const buildDir = "build/bench"
@@ -23,6 +24,7 @@ func build() (programs, error) {
 		relay:     filepath.Join(buildDir, "relay"),
 		pin:       filepath.Join(buildDir, "pin"),
 		latency:   filepath.Join(buildDir, "latency"),
+		cost:      filepath.Join(buildDir, "cost"),
 		latencyGo: filepath.Join(buildDir, "latency-go"),
 	}
 	library := "clients/c/build/libcallboard.a"
@@ -38,6 +40,7 @@ func build() (programs, error) {
 		{p.relay, "bench/relay/relay.c"},
 		{p.pin, "bench/relay/pin.c"},
 		{p.latency, "bench/latency/latency.c", "-Iclients/c/include", library, "-lpthread"},
+		{p.cost, "bench/cost/cost.c", "-Iclients/c/include", library, "-lpthread"},
 	} {
 		args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o"}, unit...)
 		if out, err := exec.Command(compiler(), args...).CombinedOutput(); err != nil {

@@ -168,7 +168,11 @@ func (r report) write(name string) error {
 	if err != nil {
 		return err
 	}
-	for ending, content := range map[string]string{".md": r.markdown(), ".json": string(encoded) + "\n"} {
+	return writeResults(name, r.markdown(), encoded)
+}
+
+func writeResults(name, markdown string, encoded []byte) error {
+	for ending, content := range map[string]string{".md": markdown, ".json": string(encoded) + "\n"} {
 		path := filepath.Join(resultsDir, name+ending)
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			return err

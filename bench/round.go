@@ -74,7 +74,7 @@ type brokerProcess struct {
 }
 
 // startBroker returns once clients can attach.
-func (p programs) startBroker(where place, cpu int) (b *brokerProcess, err error) {
+func (p programs) startBroker(where place, cpu int, args ...string) (b *brokerProcess, err error) {
 	dir, err := os.MkdirTemp("", "callboard-bench-")
 	if err != nil {
 		return nil, err
@@ -96,6 +96,7 @@ func (p programs) startBroker(where place, cpu int) (b *brokerProcess, err error
 		return nil, err
 	}
 	argv := []string{executable, "serve", "--stage", b.stage, "--log-level", "warn", "--until-stdin-closes"}
+	argv = append(argv, args...)
 	b.cmd = p.command(where, cpu, argv...)
 	b.cmd.Env = b.env
 	if b.stdin, err = b.cmd.StdinPipe(); err != nil {

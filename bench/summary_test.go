@@ -36,3 +36,18 @@ func TestGoBenchmarkLinesWithAndWithoutThroughput(t *testing.T) {
 func TestSizesAreNamedInTheirLargestWholeUnit(t *testing.T) {
 	require.Equal(t, []string{"64 B", "4 KiB", "1 MiB", "1025 B"}, []string{size(64), size(4096), size(1 << 20), size(1025)})
 }
+
+// What a case costs is held to what is promised of it: twice what 16 MiB cost is too much for 256 MiB, and 140 µs are
+// not too much beside a memcpy of 10 µs.
+func TestPromisesAreHeld(t *testing.T) {
+	at := func(way string, size, changed int, whole, beside, ratio float64) costResult {
+		return costResult{costCase{way, size, changed, 1}, spread{Median: whole}, spread{}, spread{Median: beside}, spread{Median: ratio}}
+	}
+	all := promises([]costResult{at("runs", 16<<20, 4096, 70e3, 10e3, 0), at("runs", 256<<20, 4096, 140e3, 10e3, 0), at("random", 1000, 10, 0, 0, 2.5),
+		at("append", 1000, 0, 1e6, 1, 0), at("append", 100_000, 0, 300e6, 1, 0)})
+	var holds []bool
+	for _, p := range all {
+		holds = append(holds, p.Is <= p.Limit)
+	}
+	require.Equal(t, []bool{true, true, false, true, false}, holds, "%+v", all)
+}

@@ -27,6 +27,10 @@ type Broker struct {
 	generation  shm.Generation
 	locks       []*shm.DirLock
 
+	generationLock *shm.DirLock
+	recovered      *snapshot.Recovered // until it was told
+	damaged        string              // why an earlier generation was given up
+
 	directory, doorbell       *shm.Object
 	directoryMap, doorbellMap *shm.Mapping
 
@@ -46,6 +50,7 @@ type Broker struct {
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
 	trimmed   time.Time // when idle memory was looked for last
+	leaving   bool      // removes nothing: another broker goes on with the stage
 	sleepOnce func()
 
 	mailbox mailbox
@@ -55,6 +60,8 @@ type Broker struct {
 	workers sync.WaitGroup
 	looping sync.WaitGroup
 	closing sync.Once
+	left    chan struct{} // closed when another broker takes the stage over
+	leave   sync.Once
 }
 
 // segmentObject is a segment's object and the broker's own mapping of it.
@@ -63,19 +70,22 @@ type segmentObject struct {
 	mapping *shm.Mapping
 }
 
-// Start makes the stage's memory, starts NATS and serves clients until Close. It
-// removes what an earlier broker of this stage left (rule S1). Errors say what is
-// in the way: another broker of the stage, no room in /dev/shm, a taken port.
+// Start makes the stage's memory, or recovers what an earlier broker of this stage left
+// (rules S1, B2), starts NATS and serves clients until Close. Errors say what is in the
+// way: another broker of the stage, no room in /dev/shm, a taken port; what is to be
+// recovered stays then.
 func Start(config Config) (*Broker, error) {
 	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{}, jobs: make(chan *copyJob, 64)}
+	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{},
+		jobs: make(chan *copyJob, 64), left: make(chan struct{})}
 	b.sleepOnce = b.sleep
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.start(); err != nil {
 		b.cancel()
+		b.leaving = b.leaving || b.recovered != nil
 		b.tearDown()
 		return nil, fmt.Errorf("starting stage %q: %w", config.Stage, err)
 	}
@@ -88,11 +98,8 @@ func (b *Broker) start() (err error) {
 	}
 	b.stageDir = shm.ShmDir(b.config.ShmDir, b.config.Stage)
 	for _, dir := range []string{b.runtimeDir, b.stageDir} {
-		lock, err := lockSoon(dir)
+		lock, err := b.lock(dir)
 		if err != nil {
-			if errors.Is(err, shm.ErrLocked) {
-				return fmt.Errorf("a broker of this stage is running already: %w; use another --stage, or stop that one", err)
-			}
 			return err
 		}
 		b.locks = append(b.locks, lock)
@@ -100,17 +107,7 @@ func (b *Broker) start() (err error) {
 	if err := b.config.Access.GrantDir(b.runtimeDir); err != nil {
 		return err
 	}
-	swept, err := shm.Sweep(b.stageDir, 0)
-	if err != nil {
-		return err
-	}
-	for _, path := range swept {
-		b.config.Log.Info("removed what an earlier broker left", "path", path)
-	}
-	if b.generation, err = shm.NewGeneration(b.stageDir); err != nil {
-		return err
-	}
-	if err := b.makeMemory(); err != nil {
+	if err := b.openMemory(); err != nil {
 		return err
 	}
 	if err := b.startNATS(); err != nil {
@@ -119,18 +116,37 @@ func (b *Broker) start() (err error) {
 	if b.listener, err = b.config.Access.Listen(filepath.Join(b.runtimeDir, shm.AttachSocket)); err != nil {
 		return err
 	}
+	b.tellRecovery()
 	for range copyWorkers {
 		b.workers.Go(b.copyWorker)
+	}
+	for _, c := range b.clients {
+		b.workers.Go(func() { b.awaitDeath(c, c.back) })
 	}
 	b.looping.Go(b.loop)
 	b.workers.Go(b.accept)
 	return nil
 }
 
+// lock takes one of the stage's locks, from another broker if that was asked for.
+func (b *Broker) lock(dir string) (*shm.DirLock, error) {
+	lock, err := lockSoon(dir, lockTries)
+	if errors.Is(err, shm.ErrLocked) && b.config.Takeover {
+		if err := b.askToLeave(); err != nil {
+			return nil, err
+		}
+		lock, err = lockSoon(dir, leaveTries)
+	}
+	if errors.Is(err, shm.ErrLocked) {
+		return nil, fmt.Errorf("a broker of this stage is running already: %w; use another --stage, stop that one, or take the stage over with --takeover", err)
+	}
+	return lock, err
+}
+
 // lockSoon makes a directory and locks it. `callboard gc` and a broker that ends hold
 // the lock for a moment, so it is tried for a while.
-func lockSoon(dir string) (lock *shm.DirLock, err error) {
-	for range lockTries {
+func lockSoon(dir string, tries int) (lock *shm.DirLock, err error) {
+	for range tries {
 		if lock, err = shm.LockDir(dir); !errors.Is(err, shm.ErrLocked) {
 			return lock, err
 		}
@@ -140,34 +156,43 @@ func lockSoon(dir string) (lock *shm.DirLock, err error) {
 }
 
 const (
-	lockTries = 20
-	lockPause = 25 * time.Millisecond
+	lockTries  = 20
+	leaveTries = 400 // a broker that leaves ends its copies and announcements first
+	lockPause  = 25 * time.Millisecond
 )
 
 // makeMemory makes the directory, the doorbell and the store.
 func (b *Broker) makeMemory() (err error) {
-	if b.directory, b.directoryMap, err = b.makeObject("directory", protocol.DirectoryBytes); err != nil {
+	if b.directory, b.directoryMap, err = b.makeObject(directoryName, protocol.DirectoryBytes); err != nil {
 		return err
 	}
-	if b.doorbell, b.doorbellMap, err = b.makeObject("doorbell", protocol.DoorbellBytes); err != nil {
+	if b.doorbell, b.doorbellMap, err = b.makeObject(doorbellName, protocol.DoorbellBytes); err != nil {
 		return err
 	}
 	writeRegionHeader(b.doorbellMap.Bytes(), protocol.MagicDoorbell, b.generation.Number, 0, 0)
 	if b.bell, err = ring.NewBell(b.doorbellMap.Bytes(), b.directoryMap.Bytes()); err != nil {
 		return err
 	}
-	b.memory = snapshot.NewMemory(b.config.MemoryBytes)
+	b.prepareMemory()
 	b.memory.Grow = b.growNow
-	b.memory.Retired = b.retireSegment
-	b.memory.Holders = b.holders
-	b.store, err = snapshot.NewStore(snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
-		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
-		OnSeal: b.onSeal}, b.directoryMap.Bytes(), b.memory)
+	b.store, err = snapshot.NewStore(b.storeConfig(), b.directoryMap.Bytes(), b.memory)
 	b.memory.Grow = b.grow
 	if err != nil {
 		return err
 	}
 	return b.makeReader()
+}
+
+func (b *Broker) prepareMemory() {
+	b.memory = snapshot.NewMemory(b.config.MemoryBytes)
+	b.memory.Retired = b.retireSegment
+	b.memory.Holders = b.holders
+}
+
+func (b *Broker) storeConfig() snapshot.Config {
+	return snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
+		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
+		OnSeal: b.onSeal}
 }
 
 // makeObject makes an object of the generation and maps it. When somebody removed
@@ -203,8 +228,12 @@ func (b *Broker) MemoryDir() string { return b.generation.Path }
 // MemoryBytes is the limit of all segments.
 func (b *Broker) MemoryBytes() uint64 { return b.config.MemoryBytes }
 
-// Close ends all sessions and removes everything that the stage made. Views that
-// clients hold stay valid in their own mappings.
+// Left is closed when another broker takes the stage over: Close then, which removes
+// nothing.
+func (b *Broker) Left() <-chan struct{} { return b.left }
+
+// Close ends all sessions and removes everything that the stage made, unless another
+// broker took it over. Views that clients hold stay valid in their own mappings.
 func (b *Broker) Close() {
 	b.closing.Do(func() {
 		_ = b.listener.Close()
@@ -230,8 +259,22 @@ func (b *Broker) tearDown() {
 	if b.nats != nil {
 		_ = b.nats.Close()
 	}
+	b.closeObjects()
+	if !b.leaving {
+		b.removeAll()
+	}
+	if b.generationLock != nil {
+		_ = b.generationLock.Unlock()
+	}
+	for _, lock := range b.locks {
+		_ = lock.Unlock()
+	}
+}
+
+// closeObjects lets go of the generation's objects, which stay.
+func (b *Broker) closeObjects() {
 	for _, c := range b.clients {
-		c.free()
+		c.close()
 	}
 	for _, s := range b.objects {
 		_ = s.mapping.Close()
@@ -247,6 +290,12 @@ func (b *Broker) tearDown() {
 			_ = o.Close()
 		}
 	}
+	b.clients, b.objects = nil, map[uint64]*segmentObject{}
+	b.directory, b.doorbell, b.directoryMap, b.doorbellMap = nil, nil, nil, nil
+}
+
+// removeAll removes whatever this broker made, and the directories if they are empty.
+func (b *Broker) removeAll() {
 	if b.generation.Path != "" {
 		if err := shm.RemoveGeneration(b.generation); err != nil {
 			b.config.Log.Warn("removing the stage's memory", "error", err)
@@ -260,7 +309,6 @@ func (b *Broker) tearDown() {
 			if err := shm.LeaveDir(dir); err != nil {
 				b.config.Log.Warn("leaving a directory", "error", err)
 			}
-			_ = b.locks[i].Unlock()
 		}
 	}
 }

@@ -25,8 +25,12 @@ type client struct {
 	process     *os.File // its pidfd, nil across pid namespaces
 	flags       uint32
 	layout      ring.Layout
-	object      *shm.Object
-	mapping     *shm.Mapping
+
+	// ringGeneration grows when the rings begin anew after a restart (rule B1).
+	ringGeneration uint64
+	back           chan struct{} // of a found one: closed when its client comes back
+	object         *shm.Object
+	mapping        *shm.Mapping
 
 	// The loop's own.
 	server    *ring.Server
@@ -43,6 +47,8 @@ type client struct {
 	worked    bool
 	left      bool   // its end was announced
 	died      bool   // its process was gone when the socket closed
+	found     bool   // an earlier life of the broker had attached it, and it is not back yet
+	spoilt    bool   // found, but its channel cannot be read
 	turn      func() // runs what it asked for, under Guard
 	look      func() // sets worked when there is something to do, under Guard
 	appendTo  []snapshot.Pin
@@ -55,12 +61,20 @@ func (c *client) makeChannel() (err error) {
 	if c.object, c.mapping, err = b.makeObject(fmt.Sprintf("%s%016x", shm.ChannelPrefix, c.incarnation), c.layout.TotalBytes); err != nil {
 		return err
 	}
-	mem := c.mapping.Bytes()
-	id := ring.Identity{Incarnation: c.incarnation, Generation: b.generation.Number, BrokerIncarnation: b.incarnation, RingGeneration: 1,
-		Features: storeFeatures, Flags: c.flags, Name: c.name}
-	if err := c.layout.WriteHeader(mem, id); err != nil {
+	if err := c.layout.WriteHeader(c.mapping.Bytes(), c.identity()); err != nil {
 		return err
 	}
+	return c.open()
+}
+
+func (c *client) identity() ring.Identity {
+	return ring.Identity{Incarnation: c.incarnation, Generation: c.broker.generation.Number, BrokerIncarnation: c.broker.incarnation,
+		RingGeneration: c.ringGeneration, Features: storeFeatures, Flags: c.flags, Name: c.name}
+}
+
+// open makes our side of the channel.
+func (c *client) open() (err error) {
+	b, mem := c.broker, c.mapping.Bytes()
 	if c.server, err = ring.NewServer(mem, c.layout); err != nil {
 		return err
 	}
@@ -79,6 +93,9 @@ func (c *client) makeChannel() (err error) {
 // AppendPins is the scan of rules V2 and V3. A spoilt high-water mark does not hide
 // pins: all slots are scanned then.
 func (c *client) AppendPins(pins []snapshot.Pin) []snapshot.Pin {
+	if c.spoilt {
+		return pins
+	}
 	c.appendTo = pins
 	if err := shm.Guard(c.scan); err != nil && c.attached {
 		c.broker.later(func() {
@@ -101,8 +118,16 @@ func (c *client) runnable() bool {
 	return !c.copying && !c.stalled && (len(c.waiting) > 0 || c.server.Pending())
 }
 
-// free gives the channel's own resources back.
+// free gives the channel's own resources back and removes it.
 func (c *client) free() {
+	if c.object != nil {
+		_ = c.object.Remove()
+	}
+	c.close()
+}
+
+// close lets go of the channel, which stays.
+func (c *client) close() {
 	if c.process != nil {
 		_ = c.process.Close()
 	}
@@ -110,7 +135,6 @@ func (c *client) free() {
 		_ = c.mapping.Close()
 	}
 	if c.object != nil {
-		_ = c.object.Remove()
 		_ = c.object.Close()
 	}
 }
@@ -181,7 +205,9 @@ func (b *Broker) bury(c *client) {
 	if c.left {
 		return // it was announced when we ended it
 	}
-	if c.died {
+	if c.found {
+		b.announceClient(c, control.ClientDied, "it did not come back after a restart of the broker")
+	} else if c.died {
 		b.announceClient(c, control.ClientDied, "its process ended without closing the session")
 	} else {
 		b.announceClient(c, control.ClientLeave, "")
@@ -225,6 +251,8 @@ func (b *Broker) endAll() {
 
 // pinnedBytes is what the client's library counts; for display.
 func (c *client) pinnedBytes() (n uint64) {
-	_ = shm.Guard(func() { n = c.pins.PinnedBytes() }) // truncated: 0
+	if !c.spoilt {
+		_ = shm.Guard(func() { n = c.pins.PinnedBytes() }) // truncated: 0
+	}
 	return n
 }

@@ -32,6 +32,10 @@ type Config struct {
 	NATSPort int
 	// External is a NATS server that somebody else runs; the embedded one.
 	External *control.External
+	// Fresh gives up what an earlier broker of this stage left, instead of recovering it.
+	Fresh bool
+	// Takeover asks a broker of this stage that runs already to leave its stage to this one.
+	Takeover bool
 	// Access is who may attach beside the broker's own user; nobody.
 	Access shm.Access
 	// Log gets what an operator should know; nothing.

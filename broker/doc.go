@@ -1,5 +1,5 @@
-// Package broker serves one stage: it makes the shared memory, attaches clients,
-// runs their operations and announces what happens.
+// Package broker serves one stage: it makes the shared memory or recovers it, attaches
+// clients, runs their operations and announces what happens.
 //
 // # What it is
 //
@@ -9,6 +9,7 @@
 //
 // # Its place in the data's way
 //
+//	what a killed broker left ──▶ recover.go
 //	attach socket ──▶ session.go ──▶ mailbox ─┐
 //	rings ─────────▶ loop.go ──▶ operations.go ──▶ snapshot.Store ──▶ readers
 //	                     │  jobs.go (copies, new segments)
@@ -22,6 +23,8 @@
 //	K4 A channel's pins count from before its client learns of it until its process
 //	   is proven dead (rules I2, I3).
 //	K5 A lease of a client that hung up is not used again before that proof (rule S5).
+//	K6 A start that fails leaves what it was to recover, and a broker that left its stage
+//	   to another one touches nothing of it any more.
 //
 // # When a peer dies or lies
 //
@@ -30,8 +33,13 @@
 // entry, a garbled message or a truncated object ends that session with a text; a
 // wrong value fails its op alone (rules R5, S3).
 //
+// A broker that is killed is followed by one that goes on with its generation: it knows
+// every channel that it finds before it reclaims anything, and takes back the clients
+// that say who they were (rules S1, B1, B2). One that is asked to leave ends its loop
+// between two operations.
+//
 // # Not here
 //
-// What a seal does (package snapshot), how rings work (package ring), what travels
+// What a seal does, what is believed of a directory (package snapshot), how rings work (package ring), what travels
 // over NATS (package control), the command line (cmd/broker).
 package broker

@@ -103,7 +103,7 @@ func (b *Broker) grown(r snapshot.GrowRequest, object *segmentObject, seg *snaps
 }
 
 func (b *Broker) makeSegment(r snapshot.GrowRequest) (*segmentObject, *snapshot.Segment, *protocol.Error) {
-	object, mapping, err := b.makeObject(fmt.Sprintf("segment-%d", r.ID), r.SizeBytes)
+	object, mapping, err := b.makeObject(fmt.Sprintf("%s%d", segmentPrefix, r.ID), r.SizeBytes)
 	if err != nil {
 		return nil, nil, snapshot.StatusError(err)
 	}

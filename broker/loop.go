@@ -38,7 +38,9 @@ func (b *Broker) loop() {
 	for _, work := range b.mailbox.end() {
 		work()
 	}
-	b.endAll()
+	if !b.leaving {
+		b.endAll()
+	}
 }
 
 // trim gives back memory that nobody used for a while, when there is nothing else to do.

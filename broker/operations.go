@@ -23,6 +23,9 @@ func (o *outcome) merge(got snapshot.Outcome) {
 	if got.Ordinal != 0 {
 		o.Ordinal = got.Ordinal
 	}
+	if got.Count != 0 {
+		o.Count = got.Count
+	}
 	if got.Value != 0 {
 		o.Value = got.Value
 	}
@@ -41,6 +44,12 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 		return out, nil, nil
 	case protocol.OpQueryPaths:
 		out, err = b.queryPaths(c, e)
+	case protocol.OpQueryFilter:
+		return b.queryFilter(c, e)
+	case protocol.OpQueryPrims:
+		out, err = b.queryPage(c, e, (*snapshot.Query).Prims)
+	case protocol.OpQueryAttributes:
+		out, err = b.queryPage(c, e, (*snapshot.Query).Attributes)
 	case protocol.OpQueryRelease:
 		if _, err = c.query(e.Handle); err == nil {
 			delete(c.queries, e.Handle)
@@ -63,6 +72,8 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 		err = b.declare(c)
 	case protocol.OpPin:
 		out, err = b.pin(c)
+	case protocol.OpSessionsClosed:
+		b.memory.ReleaseQuarantine(c.arena) // nobody writes into what was leased before the restart (rule B1)
 	default:
 		err = protocol.Errorf(protocol.StatusNotSupported, "operation %d is not part of this version", e.Opcode)
 	}
@@ -134,8 +145,8 @@ func (b *Broker) queryPaths(c *client, e *protocol.SubmissionEntry) (out outcome
 		if q, err = c.query(e.Handle); err != nil {
 			return out, err
 		}
-	} else if len(c.queries) >= queriesMax {
-		return out, protocol.Errorf(protocol.StatusLimit, "this client has %d queries, the limit is %d; release some", len(c.queries), queriesMax)
+	} else if err = c.roomForQuery(); err != nil {
+		return out, err
 	}
 	ids := make([]uint64, len(paths))
 	for i, path := range paths {
@@ -159,6 +170,13 @@ func (b *Broker) queryPaths(c *client, e *protocol.SubmissionEntry) (out outcome
 
 // queriesMax bounds the queries of one client.
 const queriesMax = 65536
+
+func (c *client) roomForQuery() error {
+	if len(c.queries) >= queriesMax {
+		return protocol.Errorf(protocol.StatusLimit, "this client has %d queries, the limit is %d; release some", len(c.queries), queriesMax)
+	}
+	return nil
+}
 
 func (b *Broker) intern(c *client, e *protocol.SubmissionEntry) (out outcome, err error) {
 	texts, err := stringList(c.arguments)
@@ -269,8 +287,22 @@ func (c *client) entry(e *protocol.SubmissionEntry, i uint64, mode uint32) (entr
 		return entry, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload of %d bytes at %d: the arguments have %d", t.Name, w.Payload.LengthBytes, w.Payload.OffsetBytes, size)
 	}
 	entry = snapshot.Entry{Target: *t, Bytes: c.arguments[w.Payload.OffsetBytes:][:w.Payload.LengthBytes], Rows: w.PayloadRows}
-	entry.Selection, err = c.selection(&w.Selection)
+	if entry.Target.ElementSizes, err = c.elementSizes(w.ElementSizesOffsetBytes, w.ElementSizesCount); err == nil {
+		entry.Selection, err = c.selection(&w.Selection)
+	}
 	return entry, err
+}
+
+// elementSizes reads the element counts of an array's rows; nil: none are given.
+func (c *client) elementSizes(offset, count uint32) ([]uint64, error) {
+	if count == 0 {
+		return nil, nil
+	}
+	sizes, ok := words[uint64](c.arguments, uint64(offset), uint64(count))
+	if !ok {
+		return nil, c.short(fmt.Sprintf("element_sizes of %d entries at %d", count, offset), int(offset)+8*int(count))
+	}
+	return sizes, nil
 }
 
 // target reads what is written where.
@@ -302,8 +334,12 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
+	if t.ElementSizes, err = c.elementSizes(args.ElementSizesOffsetBytes, args.ElementSizesCount); err != nil {
+		return out, nil, err
+	}
 	var g protocol.GroupDescriptor
-	room, err := c.resultRoom(e, len(encode(&g)), "the group's descriptor")
+	head := len(encode(&g))
+	room, err := c.resultRoom(e, head+8*len(t.ElementSizes), "the group's descriptor and element_sizes")
 	if err != nil {
 		return out, nil, err
 	}
@@ -316,7 +352,13 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if t.Query.Size() == 0 {
 		out.Count = 0
 	} else {
-		out.resultBytes = uint32(copy(room, encode(&g)))
+		if len(t.ElementSizes) > 0 {
+			g.ElementSizesOffsetBytes = uint32(head)
+			for i, n := range t.ElementSizes {
+				putWord(room[head:], i, n)
+			}
+		}
+		out.resultBytes = uint32(copy(room, encode(&g)) + 8*len(t.ElementSizes))
 	}
 	b.announceGroup(c, m, &g)
 	return out, job, nil

@@ -56,15 +56,9 @@ func attachPeer(t *testing.T, b *Broker) *peer {
 	require.NoError(t, err)
 	p := &peer{t: t, conn: conn}
 	t.Cleanup(p.close)
-	request := protocol.HelloRequest{Header: header(protocol.MessageHelloRequest), Features: storeFeatures}
-	request.Header.SizeBytes = uint32(len(encode(&request)))
-	copy(request.Name[:], "peer")
-	require.NoError(t, conn.Send(encode(&request)))
-	var buf [protocol.MessageBytesMax]byte
-	n, files, err := conn.RecvWithin(5*time.Second, buf[:])
-	require.NoError(t, err)
+	reply, files := say(t, conn, 0, 0)
 	var ok bool
-	p.hello, ok = decode[protocol.HelloReply](buf[:n], 0)
+	p.hello, ok = decode[protocol.HelloReply](reply, 0)
 	require.True(t, ok)
 	require.Len(t, files, 3, "channel, directory, doorbell")
 	for i, m := range []**shm.Mapping{&p.channel, &p.directory, &p.doorbell} {
@@ -82,6 +76,19 @@ func attachPeer(t *testing.T, b *Broker) *peer {
 	p.ring, err = ring.NewClient(p.channel.Bytes(), p.layout, bell)
 	require.NoError(t, err)
 	return p
+}
+
+// say sends a hello and gives the answer.
+func say(t *testing.T, conn *shm.Conn, incarnation, generation uint64) ([]byte, []*os.File) {
+	t.Helper()
+	request := protocol.HelloRequest{Header: header(protocol.MessageHelloRequest), Features: storeFeatures, Incarnation: incarnation, Generation: generation}
+	request.Header.SizeBytes = uint32(len(encode(&request)))
+	copy(request.Name[:], "peer")
+	require.NoError(t, conn.Send(encode(&request)))
+	var buf [protocol.MessageBytesMax]byte
+	n, files, err := conn.RecvWithin(5*time.Second, buf[:])
+	require.NoError(t, err)
+	return buf[:n], files
 }
 
 func (p *peer) close() {

@@ -79,7 +79,7 @@ func (b *Broker) session(conn *shm.Conn) {
 		}
 	}
 	b.do(func() { b.detach(c) })
-	b.awaitDeath(c)
+	b.awaitDeath(c, nil)
 }
 
 // hello checks who is there and gives it a channel.
@@ -110,13 +110,36 @@ func (b *Broker) hello(conn *shm.Conn) (*client, *protocol.Error) {
 	request, ok := decode[protocol.HelloRequest](buf[:n], 0)
 	switch {
 	case head.Type == protocol.MessageTakeoverRequest:
-		return nil, protocol.Errorf(protocol.StatusNotSupported, "takeover is not part of this version: stop the running broker instead")
+		return nil, b.leaveTo(conn, buf[:n])
 	case head.Type != protocol.MessageHelloRequest:
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "malformed hello: message type is %d, expected %d", head.Type, protocol.MessageHelloRequest)
 	case !ok || int(head.SizeBytes) != n || n != len(encode(&request)):
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "malformed hello: %d bytes that say %d, expected %d", n, head.SizeBytes, len(encode(&request)))
 	}
+	if request.Incarnation != 0 {
+		return b.reattach(conn, &request, pid)
+	}
 	return b.attach(conn, &request, pid)
+}
+
+func attachFlags(request *protocol.HelloRequest) uint32 {
+	return request.Flags & (protocol.AttachGuard | protocol.AttachReadOnly)
+}
+
+// reattach gives a client of an earlier life of this broker its channel back.
+func (b *Broker) reattach(conn *shm.Conn, request *protocol.HelloRequest, pid int) (c *client, refusal *protocol.Error) {
+	process, _ := conn.PidFD()
+	running := b.do(func() { c, refusal = b.takeBack(conn, request, pid, process) })
+	if c == nil && process != nil {
+		_ = process.Close()
+	}
+	switch {
+	case !running:
+		return nil, &protocol.Error{} // it tries again at who comes after us
+	case refusal != nil:
+		return nil, refusal
+	}
+	return b.welcome(c, request.Features, true)
 }
 
 // admit lets in whom the operator admits, by what the kernel says of the peer (rule I5).
@@ -147,7 +170,7 @@ func (b *Broker) attach(conn *shm.Conn, request *protocol.HelloRequest, pid int)
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "%v", err)
 	}
 	c := &client{broker: b, conn: conn, incarnation: randomID(), layout: layout, pid: pid, language: request.Language,
-		flags: request.Flags & (protocol.AttachGuard | protocol.AttachReadOnly), name: cleanName(request.Name[:])}
+		flags: attachFlags(request), name: cleanName(request.Name[:]), ringGeneration: 1}
 	c.process, _ = conn.PidFD() // without one the lock alone is the proof
 	if err := c.makeChannel(); err != nil {
 		c.free()
@@ -162,11 +185,16 @@ func (b *Broker) attach(conn *shm.Conn, request *protocol.HelloRequest, pid int)
 		c.free()
 		return nil, protocol.Errorf(protocol.StatusSessionEnded, "the broker is stopping")
 	}
-	if err := b.sendHello(c, request.Features); err != nil {
+	return b.welcome(c, request.Features, false)
+}
+
+// welcome answers the hello of a client that has joined.
+func (b *Broker) welcome(c *client, features uint64, reattached bool) (*client, *protocol.Error) {
+	if err := b.sendHello(c, features, reattached); err != nil {
 		b.config.Log.Info("a client went away while it attached", "client", c.name, "error", err)
-		_ = conn.SendWithin(0, errorReply(protocol.Errorf(protocol.StatusInternal, "no channel could be passed: %v", err)))
+		_ = c.conn.SendWithin(0, errorReply(protocol.Errorf(protocol.StatusInternal, "no channel could be passed: %v", err)))
 		b.do(func() { b.detach(c) })
-		b.awaitDeath(c)
+		b.awaitDeath(c, nil)
 		return nil, &protocol.Error{}
 	}
 	return c, nil
@@ -174,7 +202,7 @@ func (b *Broker) attach(conn *shm.Conn, request *protocol.HelloRequest, pid int)
 
 // sendHello passes the three descriptors. The channel's is locked shared: the
 // client keeps it for as long as it lives (rule I3).
-func (b *Broker) sendHello(c *client, features uint64) error {
+func (b *Broker) sendHello(c *client, features uint64, reattached bool) error {
 	channel, err := reopen(c.object, true)
 	if err != nil {
 		return err
@@ -195,7 +223,10 @@ func (b *Broker) sendHello(c *client, features uint64) error {
 	defer doorbell.Close()
 	reply := protocol.HelloReply{Header: header(protocol.MessageHelloReply), Features: features & storeFeatures, Incarnation: c.incarnation,
 		Generation: b.generation.Number, BrokerIncarnation: b.incarnation, ChannelBytes: c.layout.TotalBytes,
-		DirectoryBytes: protocol.DirectoryBytes, DoorbellBytes: protocol.DoorbellBytes, RingGeneration: 1}
+		DirectoryBytes: protocol.DirectoryBytes, DoorbellBytes: protocol.DoorbellBytes, RingGeneration: c.ringGeneration}
+	if reattached {
+		reply.Reattached = 1
+	}
 	reply.Header.SizeBytes = uint32(len(encode(&reply)))
 	return c.conn.Send(encode(&reply), int(channel.Fd()), int(directory.Fd()), int(doorbell.Fd()))
 }
@@ -216,7 +247,7 @@ func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
 	reply.Header.SizeBytes = uint32(len(encode(&reply)))
 	var file *os.File
 	var failure error
-	b.do(func() {
+	running := b.do(func() {
 		seg, object := b.memory.Segment(request.Segment), b.objects[request.Segment]
 		if seg == nil || object == nil {
 			return
@@ -227,6 +258,9 @@ func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
 		}
 		file, failure = reopen(object.object, reply.Writable == 1)
 	})
+	if !running { // no answer is better than a wrong one: another broker may go on with the stage
+		return protocol.Errorf(protocol.StatusSessionEnded, "the broker is stopping")
+	}
 	if failure != nil {
 		b.config.Log.Error("a segment could not be opened for a client", "client", c.name, "segment", request.Segment, "error", failure)
 		reply.Status = uint32(protocol.StatusInternal)
@@ -264,8 +298,9 @@ func (b *Broker) sendTo(c *client, msg []byte, fds ...int) *protocol.Error {
 }
 
 // awaitDeath looks for the proof that a client's process is gone, or that it closed
-// without any view left; then its pins and memory go (rules I2, I3).
-func (b *Broker) awaitDeath(c *client) {
+// without any view left; then its pins and memory go (rules I2, I3). It ends when a
+// client that was found comes back.
+func (b *Broker) awaitDeath(c *client, back <-chan struct{}) {
 	for {
 		free, err := c.object.Unused()
 		if err != nil {
@@ -277,6 +312,8 @@ func (b *Broker) awaitDeath(c *client) {
 		}
 		select {
 		case <-b.ctx.Done():
+			return
+		case <-back:
 			return
 		case <-time.After(deathLook):
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,14 +29,19 @@ type RuntimeInfo struct {
 	Observer   Credential `json:"observer"`
 }
 
-// WriteRuntimeFile writes the file with mode 0600. Readers see the old file or the new one, never half of one.
+// WriteRuntimeFile writes the file with mode 0600. Readers see the old file or the new one, never half of one. One
+// process writes it at a time, which holds the directory's lock: what one left that was killed meanwhile is replaced.
 func WriteRuntimeFile(path string, info RuntimeInfo) error {
 	info.Version = RuntimeVersion
 	data, err := json.MarshalIndent(info, "", "  ")
 	if err != nil {
 		return fmt.Errorf("writing runtime file %s: %w", path, err)
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
+	draft := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
+	if err := os.Remove(draft); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("writing runtime file %s: %w", path, err)
+	}
+	temporary, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("writing runtime file %s: %w", path, err)
 	}
@@ -44,10 +50,10 @@ func WriteRuntimeFile(path string, info RuntimeInfo) error {
 		err = closing
 	}
 	if err == nil {
-		err = os.Rename(temporary.Name(), path)
+		err = os.Rename(draft, path)
 	}
 	if err != nil {
-		_ = os.Remove(temporary.Name())
+		_ = os.Remove(draft)
 		return fmt.Errorf("writing runtime file %s: %w", path, err)
 	}
 	return nil

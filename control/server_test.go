@@ -300,6 +300,8 @@ func TestRuntimeFileRoundTripIsAtomicAndPrivate(t *testing.T) {
 			}
 		}
 	}()
+	// What a broker left that was killed while it wrote is replaced.
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), ".new-"+RuntimeFileName), []byte("{"), 0o600))
 	for range 200 {
 		require.NoError(t, WriteRuntimeFile(path, info))
 	}

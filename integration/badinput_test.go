@@ -92,6 +92,11 @@ func TestGarbageEntries(t *testing.T) {
 			arguments := noise(random, 8*random.IntN(60))
 			if random.IntN(2) == 0 { // nearly right: one byte of a good map is wrong
 				arguments = mapArguments("garbage/map", uint64s)
+				if random.IntN(2) == 0 {
+					array := uint64s
+					array.Kind = protocol.KindArray
+					arguments = mapArguments("garbage/rows", array, 1, 2)
+				}
 				e.Opcode = protocol.OpMap
 				arguments[random.IntN(len(arguments))] ^= byte(1 << random.IntN(8))
 			}
@@ -294,7 +299,7 @@ func TestWrongValuesGetPreciseErrors(t *testing.T) {
 		{"at the floor", write(good, callboard.WriteOptions{Ordinal: 5}), callboard.ErrFloorViolation, []string{"ordinal 5", "floor"}},
 		{"below the floor", write(good, callboard.WriteOptions{Ordinal: 2}), callboard.ErrFloorViolation, []string{"2", "5"}},
 		{"ordinal 0", write(good, callboard.WriteOptions{}), callboard.ErrFloorViolation, []string{"0", "5"}},
-		{"array kind", write(good, callboard.WriteOptions{Ordinal: 6, IsArray: true}), callboard.ErrNotSupported, []string{"array"}},
+		{"array kind", write(good, callboard.WriteOptions{Ordinal: 6, IsArray: true}), callboard.ErrInvalidArgument, []string{"kind is array", "fixed"}},
 		{"a string", write("text", callboard.WriteOptions{Ordinal: 6}), callboard.ErrInvalidArgument, []string{"string"}},
 		{"another row shape", write(good, callboard.WriteOptions{Ordinal: 6, RowShape: []uint64{7}}), callboard.ErrInvalidArgument, []string{"7"}},
 	} {
@@ -330,6 +335,14 @@ func TestWrongValuesGetPreciseErrors(t *testing.T) {
 	require.Contains(t, string(text), "4711")
 	_, text = w.do(t, protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpQueryPaths}, stringList("no slash"))
 	require.Contains(t, string(text), "no slash")
+	array := uint64s
+	array.Kind = protocol.KindArray
+	_, text = w.do(t, protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: query, Ordinal: 9}, mapArguments("rows", array, 1, 2))
+	require.Contains(t, string(text), "element_sizes has 2 entries for 3 prims")
+	_, text = w.do(t, protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: query, Ordinal: 9}, mapArguments("rows", array, 1, 2, 3)[:100])
+	require.Contains(t, string(text), "100 bytes")
+	_, text = w.do(t, protocol.StatusOutOfMemory, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: query, Ordinal: 9}, mapArguments("rows", array, 1, 1<<61, 3))
+	require.Contains(t, string(text), "row 1")
 }
 
 // A client that attached read-only may not write, and one client's handles are not

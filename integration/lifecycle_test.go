@@ -134,9 +134,9 @@ func (h *host) dial(t *testing.T, stage string) *callboard.Stage {
 	return c
 }
 
-// The broker is killed: clients hear of it at once, in whatever they do; views stay; a
-// restart sweeps its own stage's leftovers. Rules S1, R4; behaviour 206; field reports
-// A1, A3, A6, E12.
+// The broker is killed. Who does not want to wait for the next one hears of it at once;
+// for the others it goes on: a read that waits waits on, what was sealed is there, and
+// what was held is as it was. Rules S1, R4, B2; behaviour 206; field reports A1, A3, A6, E12.
 func TestBrokerKilled(t *testing.T) {
 	s := startStage(t)
 	other := s.Dial("other")
@@ -144,35 +144,51 @@ func TestBrokerKilled(t *testing.T) {
 	view, err := other.Latest(within(t, soon), "others/value")
 	require.NoError(t, err)
 	defer view.Release()
-	generation := s.memoryDir(t)
-	waited := make(chan error, 1)
+	options := s.Options("impatient")
+	options.ReattachWait = -1
+	impatient, err := callboard.Dial(within(t, soon), options)
+	require.NoError(t, err)
+	defer impatient.Close()
+	generation, before := s.memoryDir(t), other.Epoch()
+	heard, followed := make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := other.Follow(context.Background(), other.Epoch())
-		waited <- err
+		_, err := impatient.Follow(context.Background(), before)
+		heard <- err
+	}()
+	go func() {
+		_, err := other.Follow(within(t, 2*soon), before)
+		followed <- err
 	}()
 	time.Sleep(20 * time.Millisecond)
 	s.Kill9()
 	select {
-	case err := <-waited:
+	case err := <-heard:
 		require.ErrorIs(t, err, callboard.ErrSessionEnded)
 	case <-time.After(soon):
 		require.Fail(t, "a waiting client did not hear of the broker's death")
 	}
-	_, err = other.Publish(within(t, soon), "others/value", []uint64{8, 0})
+	_, err = impatient.Publish(within(t, soon), "others/value", []uint64{8, 0})
 	require.ErrorIs(t, err, callboard.ErrSessionEnded)
 	require.NotEmpty(t, s.Residue(), "else the rest of this test shows nothing")
+	require.Empty(t, followed)
 
 	s.Restart()
 	s.connect(t)
+	require.Equal(t, generation, s.memoryDir(t))
 	values, err := callboard.Values[uint64](view)
 	require.NoError(t, err)
-	require.EqualValues(t, 7, values[0], "a view outlives broker and generation (field report A6)")
-	require.NotEqual(t, generation, s.memoryDir(t), "a new generation; the old one is swept")
-	require.NoDirExists(t, generation)
+	require.EqualValues(t, 7, values[0], "a view outlives the broker (field report A6)")
 	again := s.Dial("again")
-	_, err = again.Latest(within(t, soon), "others/value")
-	require.ErrorIs(t, err, callboard.ErrNotFound, "until recovery exists, what was sealed goes with the broker")
+	latest, err := again.Latest(within(t, soon), "others/value")
+	require.NoError(t, err)
+	defer latest.Release()
+	require.Equal(t, view.Ordinal(), latest.Ordinal(), "what was sealed is there")
+	require.Empty(t, followed, "a restart seals nothing")
 	unharmed(t, again)
+	require.NoError(t, <-followed)
+	unharmed(t, other)
+	d := s.describe(t)
+	require.NotNil(t, clientNamed(d, "other"))
 }
 
 // Twenty lives of a broker, every other one killed: what is there afterwards is one
@@ -227,6 +243,16 @@ func TestA27EverybodyCrashes(t *testing.T) {
 		return os.Chtimes(path, now, now.Add(time.Hour)) // as young as can be
 	}))
 	s.Restart()
+	s.connect(t)
+	require.DirExists(t, old, "what was sealed is recovered")
+	s.settled(t, "other") // the dead are gone
+	other := s.Dial("other")
+	latest, err := other.Latest(within(t, soon), "others/value")
+	require.NoError(t, err)
+	latest.Release()
+	unharmed(t, other)
+	s.Kill9()
+	s.Restart("--fresh")
 	s.connect(t)
 	require.NoDirExists(t, old)
 	unharmed(t, s.Dial("other"))

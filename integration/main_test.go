@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"callboard/fault"
 	"callboard/integration/harness"
 )
 
@@ -58,7 +59,10 @@ func run(m *testing.M) int {
 func buildBroker(path string) error {
 	args := []string{"build", "-o", path}
 	if *injectTear {
-		args = append(args, "-tags", "callboard_tear")
+		args = append(args, "-tags", fault.Tag)
+		if err := os.Setenv(fault.Env, string(fault.PinsIgnored)); err != nil {
+			return err
+		}
 	}
 	if out, err := exec.Command("go", append(args, "../cmd/broker")...).CombinedOutput(); err != nil {
 		return fmt.Errorf("building the broker: %w\n%s", err, out)

@@ -50,12 +50,35 @@ func paths(kind string, n, from, step int) (out []string) {
 
 type producerReport struct {
 	Commits, Adopted uint64
+	Restarted        uint64 // ticks that a restart of the broker spoilt; they were done again
+	Maybe            uint64 // of these, sealed before
+	Lied             uint64 // outcomes that the write floor contradicts
 	Refused          uint64 // writes and seals
-	First            string // the first refusal
+	First            string // the first refusal or lie
 }
 
-// produce runs a producer's ticks from ordinal 1 until it is told to stop.
-func produce(p *part, tick func(ctx context.Context, s *callboard.Stage, ordinal uint64) (adopted bool, err error), prepare func(context.Context, *callboard.Stage) error) error {
+// spoilt takes in a tick that a restart of the broker ended, and tells whether it was
+// sealed. The floor of the tick's attribute is the judge: nobody else seals it.
+func (r *producerReport) spoilt(s *callboard.Stage, name string, ordinal uint64, err error) (sealed bool) {
+	r.Restarted++
+	floor, problem := s.WriteFloor(name)
+	if problem != nil {
+		note(&r.Refused, &r.First, "floor at ordinal %d: %v", ordinal, problem)
+	}
+	var why *callboard.Error
+	maybe := errors.As(err, &why) && why.SealedMaybe
+	if maybe {
+		r.Maybe++
+	}
+	if maybe != (floor >= ordinal) {
+		note(&r.Lied, &r.First, "floor %d after ordinal %d, sealed_maybe is %v: %v", floor, ordinal, maybe, err)
+	}
+	return floor >= ordinal
+}
+
+// produce runs a producer's ticks from ordinal 1 until it is told to stop. A tick that
+// a restart of the broker spoilt is done again. name is an attribute that each tick seals.
+func produce(p *part, name string, tick func(ctx context.Context, s *callboard.Stage, ordinal uint64) (adopted bool, err error), prepare func(context.Context, *callboard.Stage) error) error {
 	ctx := context.Background()
 	s, err := callboard.Dial(ctx, callboard.Options{Name: "producer"})
 	if err != nil {
@@ -66,15 +89,24 @@ func produce(p *part, tick func(ctx context.Context, s *callboard.Stage, ordinal
 		return err
 	}
 	var report producerReport
+	sealed := uint64(0)
 	for ordinal := uint64(1); ; ordinal++ {
 		adopted, err := tick(ctx, s, ordinal)
+		if floor, problem := s.WriteFloor(name); problem == nil && floor < sealed {
+			note(&report.Lied, &report.First, "floor %d, but ordinal %d was sealed", floor, sealed)
+		}
 		switch {
 		case errors.Is(err, callboard.ErrSessionEnded):
 			return err
+		case errors.Is(err, callboard.ErrBrokerRestarted):
+			if !report.spoilt(s, name, ordinal, err) {
+				ordinal--
+			}
 		case err != nil:
 			note(&report.Refused, &report.First, "write at ordinal %d: %v", ordinal, err)
 		default:
 			report.Commits++
+			sealed = ordinal
 		}
 		if adopted {
 			report.Adopted++
@@ -100,6 +132,7 @@ func adoptingProducer(p *part) error {
 		if err != nil {
 			return false, err
 		}
+		defer m.Abort()
 		rows, err := callboard.Rows[wide](m)
 		if err != nil {
 			return false, err
@@ -124,7 +157,7 @@ func adoptingProducer(p *part) error {
 		}
 		return handed.Adopted(), written.Wait(ctx)
 	}
-	return produce(p, tick, func(ctx context.Context, s *callboard.Stage) (err error) {
+	return produce(p, "alpha", tick, func(ctx context.Context, s *callboard.Stage) (err error) {
 		q, err = s.QueryFromPathList(ctx, paths("a", alphaRows, 0, 1))
 		return err
 	})
@@ -153,7 +186,7 @@ func scatteringProducer(p *part) error {
 		}
 		return false, written.Wait(ctx)
 	}
-	return produce(p, tick, func(ctx context.Context, s *callboard.Stage) (err error) {
+	return produce(p, "gamma", tick, func(ctx context.Context, s *callboard.Stage) (err error) {
 		if whole, err = s.QueryFromPathList(ctx, paths("g", gammaRows, 0, 1)); err != nil {
 			return err
 		}
@@ -172,6 +205,8 @@ type readerReport struct {
 	Mixed           uint64 // snapshots whose columns of one tick disagree
 	Refused         uint64 // reads
 	First           string // of those three
+
+	seen [4]uint64 // ordinals of the last snapshot: what was sealed is never lost
 }
 
 // note counts what must not be and keeps the first text.
@@ -180,6 +215,12 @@ func note(count *uint64, first *string, format string, args ...any) {
 		*first = fmt.Sprintf(format, args...)
 	}
 	*count++
+}
+
+// readerOrder is what a reader of the stress is asked to be.
+type readerOrder struct {
+	// KeepFirst holds the first snapshot to the end.
+	KeepFirst bool
 }
 
 // heldFor is how many commits a held snapshot outlives: more than are retained.
@@ -204,6 +245,19 @@ func stressReader(p *part) error {
 	}
 	p.say("ready")
 	var report readerReport
+	var order readerOrder
+	p.read(&order)
+	var kept []*callboard.Group
+	if order.KeepFirst {
+		if kept, err = report.keep(ctx, s, qa, qg); err != nil {
+			return err
+		}
+		defer func() {
+			for _, g := range kept {
+				g.Release()
+			}
+		}()
+	}
 	var epoch uint64
 	for {
 		select {
@@ -218,7 +272,36 @@ func stressReader(p *part) error {
 		if err := report.look(ctx, s, qa, qg, report.Snapshots%8 == 7); err != nil {
 			note(&report.Refused, &report.First, "read after %d snapshots: %v", report.Snapshots, err)
 		}
+		if err := report.check(kept); err != nil {
+			note(&report.Refused, &report.First, "the first snapshot after %d: %v", report.Snapshots, err)
+		}
 	}
+}
+
+// keep gives views of everything at one epoch.
+func (r *readerReport) keep(ctx context.Context, s *callboard.Stage, qa, qg *callboard.Query) (groups []*callboard.Group, err error) {
+	snapshot, err := s.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer snapshot.Release()
+	for _, part := range []struct {
+		q     *callboard.Query
+		names []string
+	}{{qa, []string{"alpha", "beta"}}, {qg, []string{"gamma", "delta"}}} {
+		read, err := snapshot.Read(part.q, part.names...)
+		if err != nil {
+			return nil, err
+		}
+		defer read.Release()
+		for g, err := range read.Groups() {
+			if err != nil {
+				return nil, err
+			}
+			groups = append(groups, g)
+		}
+	}
+	return groups, nil
 }
 
 // look reads both pairs at one epoch and checks them.
@@ -255,6 +338,12 @@ func (r *readerReport) look(ctx context.Context, s *callboard.Stage, qa, qg *cal
 			}
 			groups, ordinals = append(groups, g), append(ordinals, g.Ordinal())
 		}
+	}
+	for i, ordinal := range ordinals {
+		if ordinal < r.seen[i] {
+			note(&r.Mixed, &r.First, "epoch %d: %s went back from ordinal %d to %d", snapshot.Epoch(), groups[i].Attribute(), r.seen[i], ordinal)
+		}
+		r.seen[i] = ordinal
 	}
 	if ordinals[0] != ordinals[1] || ordinals[2] != ordinals[3] {
 		note(&r.Mixed, &r.First, "epoch %d: ordinals %v, expected two pairs", snapshot.Epoch(), ordinals)

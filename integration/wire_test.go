@@ -254,7 +254,13 @@ func stringList(texts ...string) []byte {
 var uint64s = protocol.Schema{Kind: protocol.KindFixed, DtypeCode: 1, DtypeBits: 64, DtypeLanes: 1, DeviceType: 1}
 
 // mapArguments packs the arguments of a map of one attribute.
-func mapArguments(name string, schema protocol.Schema) []byte {
+func mapArguments(name string, schema protocol.Schema, elementSizes ...uint64) []byte {
 	m := protocol.MapArguments{Schema: schema, NameOffsetBytes: uint32(binary.Size(protocol.MapArguments{})), NameBytes: uint32(len(name))}
-	return append(pack(&m), name...)
+	sizes := (m.NameOffsetBytes + m.NameBytes + 7) &^ 7
+	if len(elementSizes) == 0 {
+		return append(pack(&m), name...)
+	}
+	m.ElementSizesOffsetBytes, m.ElementSizesCount = sizes, uint32(len(elementSizes))
+	raw := append(pack(&m), name...)
+	return append(append(raw, make([]byte, int(sizes)-len(raw))...), pack(elementSizes)...)
 }

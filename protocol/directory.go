@@ -114,8 +114,9 @@ type AttributeEntry struct {
 	Retain uint32
 	// Handoff is HandoffAdopt or HandoffCopy.
 	Handoff uint32
-	// Reserved is 0.
-	Reserved [24]byte
+	// TombstonesNext is the ring that is about to replace Tombstones, for the recovery of a broker that was killed
+	// meanwhile; Segment 0: none. Readers ignore it.
+	TombstonesNext BlockRef
 
 	// Horizon: no reader may start to read a version that died at or before it; only rises (rules V2, V3).
 	Horizon uint64

@@ -11,7 +11,10 @@ const (
 	// OpQueryPaths makes a query of explicit paths, or extends the query in Handle.
 	// Arguments: StringList. Results: uint64 path ids of this list. Completion: Handle, Count = prims of the query so far.
 	OpQueryPaths = 2
-	// OpQueryFilter makes a query from predicates. Reserved for filters.
+	// OpQueryFilter makes a query of the prims that satisfy all predicates; without one, of every prim.
+	// Handle is 0, or ClientHandle with a number that the client has not in use: then later ops may name it at once.
+	// Arguments: FilterArguments, FilterPredicate[], then what they refer to. Completion: Handle, Count = prims,
+	// Value = attributes, Epoch = the sealed state that was looked at.
 	OpQueryFilter = 3
 	// OpQueryRelease releases the query in Handle.
 	OpQueryRelease = 4
@@ -47,6 +50,12 @@ const (
 	OpArenaClosed = 16
 	// OpSessionsClosed confirms that sessions of an earlier broker life are closed here (rule B1).
 	OpSessionsClosed = 17
+	// OpQueryPrims lists prims of the query in Handle from number Value on.
+	// Results: uint64 path ids, as many as there are and as there is room for, at most QueryPageMax. Completion: Count = prims of the query.
+	OpQueryPrims = 18
+	// OpQueryAttributes lists the attributes that a filter found, from number Value on.
+	// Results: uint64 token ids, as for OpQueryPrims. Completion: Count = attributes.
+	OpQueryAttributes = 19
 )
 
 // Op flags, in SubmissionEntry.Flags.
@@ -78,6 +87,72 @@ const (
 	StringToken = 1
 	// StringPath is a prim's path; it starts with "/".
 	StringPath = 2
+)
+
+// ClientHandle is the bit of query handles that the client chose (OpQueryFilter).
+const ClientHandle = 1 << 63
+
+// QueryPageMax is the most ids that one OpQueryPrims or OpQueryAttributes lists (rule L1).
+const QueryPageMax = 8192
+
+// FilterArguments start the arguments of OpQueryFilter.
+type FilterArguments struct {
+	_ structs.HostLayout
+
+	// PredicateCount is the number of FilterPredicate structs that follow.
+	PredicateCount uint32
+	// Flags are Filter flags.
+	Flags uint32
+	// AttributesOffsetBytes is the argument offset of the StringList of the attributes to report; 0: all that the prims carry.
+	AttributesOffsetBytes uint32
+	// Reserved is 0.
+	Reserved uint32
+}
+
+// FilterSealed, in FilterArguments.Flags: what is sealed counts alone, not what was
+// accepted since (behaviour 233).
+const FilterSealed = 1 << 0
+
+// FilterPredicate is one condition on a prim.
+type FilterPredicate struct {
+	_ structs.HostLayout
+
+	// Relation is one of the Filter operators.
+	Relation uint32
+	// NameBytes is the length of the name.
+	NameBytes uint32
+	// NameOffsetBytes is the argument offset of the attribute's name, or of "@path".
+	NameOffsetBytes uint32
+	// ValuesOffsetBytes is the argument offset of the StringList of values; 0: none.
+	ValuesOffsetBytes uint32
+}
+
+// Operators of predicates. Values are texts; texts are compared by bytes (behaviour 243).
+const (
+	// FilterHas: the prim carries the attribute. No values.
+	FilterHas = 1
+	// FilterIn: the path, or the attribute's value, is one of the values.
+	FilterIn = 2
+	// FilterPrefix: the path begins with the value.
+	FilterPrefix = 3
+	// FilterContains: among the tokens of the attribute's row is one of the values.
+	FilterContains = 4
+	// FilterLess: the attribute's value is below the value.
+	FilterLess = 5
+	// FilterLessEqual: it is not above the value.
+	FilterLessEqual = 6
+	// FilterGreater: it is above the value.
+	FilterGreater = 7
+	// FilterGreaterEqual: it is not below the value.
+	FilterGreaterEqual = 8
+)
+
+// Limits of a filter.
+const (
+	// FilterPredicatesMax bounds the predicates of one filter.
+	FilterPredicatesMax = 256
+	// FilterValuesMax bounds the values of one predicate.
+	FilterValuesMax = 65536
 )
 
 // Schema says what an attribute's rows are (rule L4).

@@ -47,6 +47,8 @@ const (
 	FeatureSelection = 1 << 5
 	// FeatureDelete: deletes and tombstones.
 	FeatureDelete = 1 << 6
+	// FeatureFilter: queries by filter, and lists of what they found.
+	FeatureFilter = 1 << 7
 )
 
 // VersionText formats a version word as "major.minor".

@@ -83,6 +83,14 @@ func (c *Client) Submit(e *protocol.SubmissionEntry) error {
 	return nil
 }
 
+// Restart follows Layout.Restart: the broker has set all indices to 0. Nobody is in Submit
+// or Poll meanwhile; Listen and Wait go on.
+func (c *Client) Restart() {
+	c.submitted.Store(0)
+	c.taken.Store(0)
+	c.sqHeadSeen, c.cqTailSeen = 0, 0
+}
+
 // lookAtSqHead refreshes sqHeadSeen; ErrFull when that gives no room.
 func (c *Client) lookAtSqHead(tail uint64) error {
 	head := atomic.LoadUint64(&c.parts.control.SqHead) // pairs with the store in Server.Drain

@@ -97,7 +97,7 @@ func TestCorruptEntries(t *testing.T) {
 		"op id 0":          {func(e *protocol.SubmissionEntry) { e.OpID = 0 }, "OpID", "at least", 0, 1},
 		"op id again":      {func(e *protocol.SubmissionEntry) { e.OpID = 5 }, "OpID", "at least", 5, 7},
 		"opcode 0":         {func(e *protocol.SubmissionEntry) { e.Opcode = 0 }, "Opcode", "at least", 0, 1},
-		"unknown opcode":   {func(e *protocol.SubmissionEntry) { e.Opcode = 18 }, "Opcode", "at most", 18, 17},
+		"unknown opcode":   {func(e *protocol.SubmissionEntry) { e.Opcode = opcodeLast + 1 }, "Opcode", "at most", opcodeLast + 1, opcodeLast},
 		"argument offset":  {func(e *protocol.SubmissionEntry) { e.ArgumentOffsetBytes = 4104 }, "ArgumentOffsetBytes", "at most", 4104, 4096},
 		"argument length":  {func(e *protocol.SubmissionEntry) { e.ArgumentOffsetBytes, e.ArgumentBytes = 4088, 9 }, "ArgumentBytes", "at most", 9, 8},
 		"sum that wraps":   {func(e *protocol.SubmissionEntry) { e.ArgumentOffsetBytes, e.ArgumentBytes = 8, 1<<32-8 }, "ArgumentBytes", "at most", 1<<32 - 8, 4088},

@@ -63,6 +63,24 @@ func (l *Layout) WriteHeader(mem []byte, id Identity) error {
 	return nil
 }
 
+// Restart begins the rings anew after a broker restart (rule B1): the header says so,
+// and all four indices are 0, so that nothing that was left in them is consumed. The
+// client's bell, its sleepers and its pins stay. mem is the whole channel; neither side
+// uses its rings meanwhile.
+func (l *Layout) Restart(mem []byte, id Identity) error {
+	if err := l.WriteHeader(mem, id); err != nil {
+		return err
+	}
+	p, err := partsOf(mem, l)
+	if err != nil {
+		return err
+	}
+	for _, index := range []*uint64{&p.control.SqTail, &p.control.SqHead, &p.control.CqTail, &p.control.CqHead} {
+		atomic.StoreUint64(index, 0)
+	}
+	return nil
+}
+
 // ReadHeader checks a channel that somebody else made. mem is the whole mapping;
 // its size must be the one that the header states. Errors: *VersionError,
 // *CorruptError, or one that says how mem itself is unfit.

@@ -64,6 +64,10 @@ func (t *PinTable) Store(slot int, attribute uint32, epoch uint64) {
 	atomic.StoreUint64(&s.Epoch, epoch) // pairs with the load in Pins.Scan
 }
 
+// Unpin takes the epoch out of a slot and leaves its attribute, for another OpPin: a
+// broker that was killed may have stored one already.
+func (t *PinTable) Unpin(slot int) { atomic.StoreUint64(&t.parts.pins[slot].Epoch, 0) }
+
 // Epoch is the epoch in the slot: what Store put there, or the broker for OpPin.
 func (t *PinTable) Epoch(slot int) uint64 { return atomic.LoadUint64(&t.parts.pins[slot].Epoch) }
 

@@ -161,3 +161,58 @@ func TestRoundTripAllocatesNothing(t *testing.T) {
 		}
 	}))
 }
+
+// B1: rings begin anew with everything in flight: leftovers are not consumed, and both
+// sides go on from nothing. Sleepers and pins are the client's and stay.
+func TestRestartedRingsHaveNothingInThem(t *testing.T) {
+	p := newPair(t, 4, 4)
+	p.turn(t, 1, 3)
+	for id := uint64(4); id <= 6; id++ {
+		e := op(id)
+		require.NoError(t, p.client.Submit(&e))
+	}
+	_, err := p.server.Drain(make([]protocol.SubmissionEntry, 1))
+	require.NoError(t, err)
+	c := done(4)
+	p.server.Complete(&c)
+	p.server.Flush() // and nobody polls it
+	pins, err := NewPinTable(p.mem, p.layout)
+	require.NoError(t, err)
+	slot, err := pins.Acquire()
+	require.NoError(t, err)
+	pins.Store(slot, 3, 17)
+	p.control().ClientSleeping = 2
+	bell := p.control().ClientBell
+
+	require.NoError(t, p.layout.Restart(p.mem, Identity{Incarnation: 7, Generation: 9, BrokerIncarnation: 8, RingGeneration: 2, Name: "test"}))
+	l, id, err := ReadHeader(p.mem)
+	require.NoError(t, err)
+	require.Equal(t, p.layout, l)
+	require.Equal(t, Identity{Incarnation: 7, Generation: 9, BrokerIncarnation: 8, RingGeneration: 2, Name: "test"}, id)
+	require.EqualValues(t, 2, p.control().ClientSleeping)
+	require.Equal(t, bell, p.control().ClientBell)
+	p.client.Restart()
+	require.Zero(t, p.client.Outstanding())
+	p.server, err = NewServer(p.mem, p.layout)
+	require.NoError(t, err)
+	require.False(t, p.server.Pending())
+	p.control().ClientSleeping = 0
+	p.turn(t, 7, 4)
+	p.turn(t, 11, 4)
+
+	scan, err := NewPins(p.mem, p.layout)
+	require.NoError(t, err)
+	found := 0
+	require.NoError(t, scan.Scan(func(at int, epoch uint64, attribute uint32) {
+		require.Equal(t, slot, at)
+		require.EqualValues(t, 17, epoch)
+		require.EqualValues(t, 3, attribute)
+		found++
+	}))
+	require.Equal(t, 1, found)
+	pins.Unpin(slot)
+	require.Zero(t, pins.Epoch(slot))
+	attribute, err := scan.Store(uint32(slot), 18)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, attribute, "for another OpPin")
+}

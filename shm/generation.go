@@ -79,6 +79,49 @@ func Generations(stageDir string) ([]Generation, error) {
 	return found, nil
 }
 
+// Lock takes the generation's own lock, which its broker holds for as long as it lives:
+// who finds it free may take the generation up (rule S1).
+func (g Generation) Lock() (*DirLock, error) { return lockExisting(g.Path) }
+
+// ClaimGeneration locks the newest generation of a stage whose lock is free. The caller
+// holds the stage's lock. There is none: a nil lock and no error.
+func ClaimGeneration(stageDir string) (Generation, *DirLock, error) {
+	there, err := Generations(stageDir)
+	if err != nil {
+		return Generation{}, nil, err
+	}
+	for _, g := range slices.Backward(there) {
+		lock, err := g.Lock()
+		switch {
+		case err == nil:
+			return g, lock, nil
+		case errors.Is(err, ErrLocked), errors.Is(err, os.ErrNotExist):
+		default:
+			return Generation{}, nil, err
+		}
+	}
+	return Generation{}, nil, nil
+}
+
+// Objects lists the names of a generation's objects, and removes what its broker was
+// killed while it made. The caller holds the generation's lock.
+func (g Generation) Objects() ([]string, error) {
+	entries, err := os.ReadDir(g.Path)
+	if err != nil {
+		return nil, fmt.Errorf("listing the objects in %s (%s): %w", g.Path, describe(g.Path), err)
+	}
+	var names []string
+	for _, entry := range entries {
+		switch name := entry.Name(); {
+		case strings.HasPrefix(name, unfinished):
+			err = errors.Join(err, os.Remove(filepath.Join(g.Path, name)))
+		case entry.Type().IsRegular():
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
 // RemoveGeneration removes a generation and all its objects. Mappings of living clients
 // stay valid. One that is gone, wholly or in part, is no error. Empty directories above
 // are LeaveDir's matter.
@@ -117,7 +160,7 @@ func Sweep(stageDir string, keep uint64) (removed []string, err error) {
 		if g.Number == keep {
 			continue
 		}
-		lock, err := lockExisting(g.Path)
+		lock, err := g.Lock()
 		switch {
 		case errors.Is(err, ErrLocked), errors.Is(err, os.ErrNotExist):
 			continue

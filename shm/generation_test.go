@@ -197,3 +197,42 @@ func TestRuntimeLeftoversTakeOnlyTheBrokersFiles(t *testing.T) {
 	_, err = net.Dial("unixpacket", filepath.Join(chosen, AttachSocket))
 	require.Error(t, err)
 }
+
+// S1: the newest generation that nobody holds is taken up; one that somebody holds is not,
+// and is not swept either. What was half made when its broker was killed goes.
+func TestClaimGenerationTakesTheNewestThatNobodyHolds(t *testing.T) {
+	_, dir := stage(t, "s")
+	g, lock, err := ClaimGeneration(dir)
+	require.NoError(t, err)
+	require.Nil(t, lock, "there is none")
+	require.Empty(t, g.Path)
+	var all []Generation
+	for range 3 {
+		g, err := NewGeneration(dir)
+		require.NoError(t, err)
+		all = append(all, g)
+	}
+	held, err := all[2].Lock()
+	require.NoError(t, err)
+	defer held.Unlock()
+	g, lock, err = ClaimGeneration(dir)
+	require.NoError(t, err)
+	require.Equal(t, all[1], g)
+	defer lock.Unlock()
+	_, err = g.Lock()
+	require.ErrorIs(t, err, ErrLocked)
+	swept, err := Sweep(dir, g.Number)
+	require.NoError(t, err)
+	require.Equal(t, []string{all[0].Path}, swept)
+
+	o, err := CreateObject(g.Path, "segment-1", 4096)
+	require.NoError(t, err)
+	require.NoError(t, o.Close())
+	draft := filepath.Join(g.Path, unfinished+"segment-2")
+	require.NoError(t, os.WriteFile(draft, nil, 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(g.Path, "directory"), 0o700))
+	names, err := g.Objects()
+	require.NoError(t, err)
+	require.Equal(t, []string{"segment-1"}, names)
+	require.NoFileExists(t, draft)
+}

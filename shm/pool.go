@@ -163,8 +163,8 @@ func (p *Pool) melt() {
 
 // Free takes a leased block back.
 //
-// Preconditions: b is what Alloc or AllocPages returned, and nobody uses it any more,
-// readers and dead clients included.
+// Preconditions: b is what Alloc or AllocPages returned or Claim was given, and nobody
+// uses it any more, readers and dead clients included.
 func (p *Pool) Free(b Block) {
 	s := p.segments[b.Segment]
 	if s == nil {
@@ -180,7 +180,7 @@ func (p *Pool) Free(b Block) {
 	}
 	s.leased -= e.size
 	p.leases--
-	if e.size >= largeBlock {
+	if e.size >= largeBlock || e.size != capacity(e.size, e.pages) { // too long, or a claim of a length that nobody asks for
 		p.release(i)
 		return
 	}

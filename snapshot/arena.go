@@ -34,7 +34,15 @@ type Arena struct {
 	wanted   uint64          // how many bytes that attempt was for
 	closed   bool            // the owner is dead; segments go when their last block does
 	pages    bool            // lease whole pages (GUARD)
+
+	// What the client of another life of the broker may still write to: all that was not
+	// live then, and what was and is given back (rule B1).
+	quarantined bool
+	quarantine  []*Block
 }
+
+// WholePages says whether blocks are leased as whole pages from now on (GUARD).
+func (a *Arena) WholePages(on bool) { a.pages = on }
 
 // Block is a leased run of bytes. It goes back to its arena with the last
 // reference.
@@ -44,6 +52,7 @@ type Block struct {
 	arena *Arena
 	lease shm.Block
 	refs  int
+	found bool // leased by another life of the broker
 }
 
 func (m *Memory) take(a *Arena, size uint64) (shm.Block, bool) {
@@ -89,6 +98,11 @@ func (m *Memory) Drop(b *Block) {
 		panic(fmt.Sprintf("snapshot: block %d+%d of %s was dropped %d times too often", b.Ref.Segment, b.Ref.OffsetBytes, b.arena.Label, -b.refs))
 	}
 	a, id := b.arena, b.Ref.Segment
+	if b.found && a.quarantined {
+		b.refs = 1
+		a.quarantine = append(a.quarantine, b)
+		return
+	}
 	a.pool.Free(b.lease)
 	a.blocks--
 	b.Bytes = nil

@@ -1,8 +1,7 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -20,7 +19,7 @@ type column struct {
 	nameID    uint64
 	attribute *attribute // nil for the floors
 	schema    protocol.Schema
-	rowBytes  uint64
+	rowBytes  uint64 // of an array column: of a RowRef
 	retain    int
 	handoff   uint32
 	entry     *protocol.AttributeEntry
@@ -35,8 +34,10 @@ type column struct {
 
 	pending    []*capture // unsealed, by ordinal, then as accepted (rule O1)
 	log        [logVersions]changed
+	due        due
 	spares     []spare
 	tombstones tombstones
+	ragged     *ragged // of an array column
 }
 
 // slot is one VersionSlot of the column's chain.
@@ -58,6 +59,7 @@ type version struct {
 	highest      uint64
 	sequence     uint64 // counts the column's versions from 1
 	adopted      bool
+	data         []*dataBlock // of an array column: those that no newer version refers to
 }
 
 func (c *column) latest() *version {
@@ -92,7 +94,13 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 			return nil, err
 		}
 	}
+	if fault.On(fault.SemanticLost) {
+		schema.Semantic = 0
+	}
 	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
+	if schema.Kind == protocol.KindArray {
+		c.ragged = &ragged{}
+	}
 	raw, err := s.attributes.entry(uint64(c.index))
 	if err != nil {
 		return nil, err
@@ -104,7 +112,7 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 	e.NameID, e.Schema, e.RowBytes, e.Retain, e.Handoff = nameID, schema, rowBytes, retain, handoff
 	e.SlotPages = s.firstSlotPage
 	c.entry = e
-	atomic.StoreUint32(&e.State, protocol.AttributeLive)
+	store32(&e.State, protocol.AttributeLive)
 	s.columns = append(s.columns, c)
 	if name != floorName {
 		if c.attribute = s.byName[name]; c.attribute == nil {
@@ -113,7 +121,7 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 		}
 		c.attribute.columns = append(c.attribute.columns, c)
 	}
-	atomic.StoreUint32(&s.root.AttributeCount, uint32(len(s.columns)))
+	store32(&s.root.AttributeCount, uint32(len(s.columns)))
 	return c, nil
 }
 
@@ -141,8 +149,8 @@ func (s *Store) growSlots(c *column) error {
 		s.firstSlotPage = place
 	} else {
 		next := &c.lastPage.Next
-		atomic.StoreUint64(&next.OffsetBytes, place.OffsetBytes)
-		atomic.StoreUint64(&next.Segment, place.Segment)
+		store64(&next.OffsetBytes, place.OffsetBytes)
+		store64(&next.Segment, place.Segment)
 	}
 	first := len(c.slots)
 	for i := range page.Slots {

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"slices"
 
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -42,7 +43,7 @@ func (s *Store) Delete(q *Query, names []string, ordinal uint64) (Outcome, error
 	if more := charged * uint64(len(columns)); s.unsealedBytes+more > s.config.UnsealedBytesMax {
 		return Outcome{}, protocol.Errorf(protocol.StatusQueueFull, "a delete on %d prims in %d columns: %d unsealed bytes wait already and %d more exceed the limit of %d; seal first, or raise `serve --max-unsealed`", len(q.prims), len(columns), s.unsealedBytes, more, s.config.UnsealedBytesMax)
 	}
-	if len(q.prims) > 0 {
+	if len(q.prims) > 0 && !fault.On(fault.DeleteIgnored) {
 		d := &remembered{ordinal: ordinal, names: slices.Clone(names), query: q, prims: q.prims[:len(q.prims):len(q.prims)]}
 		for _, c := range columns {
 			s.attach(d, c)

@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
 	"callboard/protocol"
 )
 
@@ -42,6 +40,9 @@ func (s *Store) Describe() State {
 			AdoptRefused: e.AdoptRefusedCount, CopiedBytes: e.CopiedBytes, Retain: uint32(c.retain), Handoff: c.handoff, Versions: len(c.versions)}
 		if v := c.latest(); v != nil {
 			cs.Rows, cs.Bytes = v.rows, v.rows*c.rowBytes
+			if c.ragged != nil {
+				cs.Bytes += c.ragged.liveBytes
+			}
 		}
 		for _, v := range c.versions {
 			cs.Ordinals = append(cs.Ordinals, [2]uint64{v.lowest, v.highest})
@@ -103,8 +104,8 @@ func (s *Store) Declare(name string, schema protocol.Schema, retain, handoff uin
 		return err
 	}
 	c.retain, c.handoff = int(retain), handoff
-	atomic.StoreUint32(&c.entry.Retain, retain)
-	atomic.StoreUint32(&c.entry.Handoff, handoff)
+	store32(&c.entry.Retain, retain)
+	store32(&c.entry.Handoff, handoff)
 	s.noteExcess(c)
 	return nil
 }

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"strings"
-	"sync/atomic"
 	"unicode/utf8"
 
 	"callboard/protocol"
@@ -18,6 +17,7 @@ type dictionary struct {
 	block []byte               // the block that texts are appended to
 	place protocol.Ref         // where block[0] lies
 	used  uint64
+	made  int // blocks that texts lie in
 }
 
 const textBlockBytes = 64 << 10
@@ -43,6 +43,7 @@ func (d *dictionary) intern(sort uint32, text string) (uint64, error) {
 			return 0, err
 		}
 		d.block, d.used = b.Bytes, 0
+		d.made++
 		d.place = protocol.Ref{Segment: b.Ref.Segment, OffsetBytes: b.Ref.OffsetBytes}
 	}
 	copy(d.block[d.used:], text)
@@ -54,7 +55,7 @@ func (d *dictionary) intern(sort uint32, text string) (uint64, error) {
 	d.texts = append(d.texts, text)
 	id := protocol.StringID(d.store.root.IdentityTag, i)
 	byText[text] = id
-	atomic.StoreUint64(&d.store.root.StringCount, i+1)
+	store64(&d.store.root.StringCount, i+1)
 	return id, nil
 }
 

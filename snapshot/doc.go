@@ -36,6 +36,12 @@
 //	@floor slot 0…2  the same way, one version per seal; retained: the newest only
 //	pin              1
 //
+// An array column's rows have lengths of their own: its block is a table of RowRefs
+// into data blocks, which hold the elements and are never written to again. A write
+// brings a data block and rewrites its rows' entries; what is said of rows below holds
+// for the entries. Say versions 5 to 8 of a column have a row in data block D, and
+// version 9 gives that row another place: D goes back when the last of 5 to 8 does.
+//
 // Seal 4 writes slot 3, sets the death of slot 2 to 4, writes record 4 mod 2 with the
 // four entries of pose, stores epoch 4 and wakes readers. Slot 1 is now beyond
 // retention and nobody's pin is in [2, 3): the horizon of pose becomes 3, the pins are
@@ -58,8 +64,10 @@
 //
 //	write.go incoming.go accept.go delete.go  what may be written, and when
 //	query.go layout.go            which prim has which row
+//	filter*.go                    which prims a query by filter is of
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
+//	ragged*.go                    data blocks of array columns, their writes and sessions
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
 //	reader*.go            the other half
@@ -80,8 +88,15 @@
 //  6. Each record, at every moment, equals the truth at its own epoch (B2).
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
 //     date by the rows that changed since, as far as the log reaches (rule O7).
-//  8. A warm tick of Write or UnmapGroup and Seal takes no Go memory, and no system
-//     call but the wake.
+//  8. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
+//     and no system call but the wake.
+//  9. A data block is there while a version whose table may refer to it is (V8). When
+//     what is dead in a column's data blocks outweighs what lives, a seal moves live
+//     rows out of them, as many bytes as it was given and 1 MiB; until the block that
+//     they leave is empty they count twice. Moving a row is no change of it.
+//  10. A filter looks at a survey: versions and captures as they were when it began, held
+//     until it ends. What it looks at is never written to meanwhile, so it may run
+//     beside the loop.
 //
 // # When a peer dies or lies
 //

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"math"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/shm"
 	"callboard/tensor"
@@ -38,6 +39,12 @@ type fold struct {
 	ordinals *Block
 	adopted  bool
 	copied   uint64
+
+	movedRows  []uint32 // of an array column: rows that leave data blocks which are mostly dead
+	movedBytes uint64
+	moved      *Block     // where they go
+	cursor     *dataBlock // the block of which only the rows before cursorNext go
+	cursorNext int
 }
 
 // span is a run of rows or places.
@@ -89,6 +96,7 @@ func (f *fold) lease(s *Store, name string) error {
 	if err := f.plan.lease(s); err != nil {
 		return err
 	}
+	f.planMoves()
 	need, err := bytesOf(name, f.plan.total, f.rowBytes)
 	if err != nil {
 		return err
@@ -107,7 +115,7 @@ func (f *fold) lease(s *Store, name string) error {
 		k := f.captures[f.whole]
 		f.ordinal, f.baseRows = k.ordinal, uint64(len(k.prims))
 		if !f.partial || f.mayExtend(k, need) {
-			f.block, f.adopted = k.block.Hold(), k.staged
+			f.block, f.adopted = k.block.Hold(), k.staged || k.adopted
 		} else {
 			f.base = k.block.Hold()
 		}
@@ -117,7 +125,7 @@ func (f *fold) lease(s *Store, name string) error {
 		s.memory.Drop(f.spare.ordinals)
 		f.block, f.spare.ordinals = f.spare.block, nil
 		f.ordinal = f.captures[f.first].ordinal
-	case !f.partial && !f.plan.compact: // deletes alone change no row
+	case !f.partial && !f.plan.compact && len(f.movedRows) == 0: // deletes alone change no row
 		f.block, f.adopted, f.baseRows, f.ordinal, f.table = last.block.Hold(), last.adopted, last.rows, last.highest, hold(last.ordinals)
 	default:
 		f.base, f.baseRows, f.ordinal, f.table = last.block.Hold(), last.rows, last.highest, hold(last.ordinals)
@@ -128,6 +136,11 @@ func (f *fold) lease(s *Store, name string) error {
 	}
 	if f.block == nil {
 		if f.block, err = s.data(need); err != nil {
+			return err
+		}
+	}
+	if f.movedBytes > 0 {
+		if f.moved, err = s.data(f.movedBytes); err != nil {
 			return err
 		}
 	}
@@ -161,7 +174,8 @@ func (f *fold) leaseOrdinals(s *Store) (err error) {
 	}
 	need := f.plan.total * 8
 	if f.table != nil && !f.partial && !f.plan.compact { // deletes alone
-		f.ordinals = f.table.Hold()
+		s.memory.Drop(f.spare.ordinals)
+		f.ordinals, f.spare.ordinals = f.table.Hold(), nil
 		return nil
 	}
 	if f.spare.ordinals != nil {
@@ -193,6 +207,7 @@ func (f *fold) cost() (bytes uint64) {
 	for i := f.first; i < len(f.captures); i++ {
 		bytes += uint64(f.steps[i].count) * f.rowBytes
 	}
+	bytes += f.movedBytes
 	f.copied = bytes
 	if f.ordinals != nil && f.ordinals != f.table && f.spare.ordinals == nil {
 		bytes += f.plan.total * 8
@@ -215,6 +230,9 @@ func (f *fold) copy() {
 			clear(dst[:f.plan.total*f.rowBytes])
 		}
 	}
+	if len(f.movedRows) > 0 {
+		f.move(slice[protocol.RowRef](dst, 0, int(f.plan.total)))
+	}
 	var ordinals []uint64
 	if f.ordinals != nil && f.ordinals != f.table {
 		ordinals = f.copyOrdinals()
@@ -232,7 +250,7 @@ func (f *fold) copy() {
 				clear(all[uint64(row)*f.rowBytes:][:f.rowBytes])
 			}
 		}
-		if ordinals != nil {
+		if ordinals != nil && !fault.On(fault.RowOrdinalsStale) {
 			for _, row := range rows {
 				ordinals[row] = k.ordinal
 			}
@@ -294,10 +312,18 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 			log.add(f.rows[step.first:][:step.count], f.plan.total)
 		}
 	}
+	log.add(f.movedRows, f.plan.total)
 	v := c.newVersion()
 	*v = version{birth: epoch, death: protocol.Infinite, block: f.block, ordinals: f.ordinals, rows: f.plan.total, layoutBlock: c.layout.block.Hold(),
-		generation: c.layout.generation, lowest: f.lowest, highest: f.highest, sequence: last + 1, adopted: f.adopted}
+		generation: c.layout.generation, lowest: f.lowest, highest: f.highest, sequence: last + 1, adopted: f.adopted, data: v.data[:0]}
+	if fault.On(fault.GenerationAlways) {
+		s.layoutGeneration++
+		v.generation = s.layoutGeneration
+	}
 	f.block, f.ordinals, f.spare = nil, nil, spare{}
+	if c.ragged != nil {
+		c.ragged.commit(s, f, v)
+	}
 	captured := uint64(0)
 	for _, k := range f.captures {
 		captured += k.copied
@@ -318,7 +344,8 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 func (f *fold) end(s *Store) {
 	s.memory.Drop(f.base)
 	s.memory.Drop(f.table)
-	f.base, f.table = nil, nil
+	s.memory.Drop(f.moved) // its rows hold it
+	f.base, f.table, f.moved = nil, nil, nil
 	for i := range f.pending {
 		s.forgetInserts(f.column, f.captures[i])
 		s.dropCapture(f.captures[i])
@@ -342,11 +369,12 @@ func (f *fold) drop(s *Store) {
 	s.memory.Drop(f.block) // the spare's, if there is one: its rows are not what its sequence says any more
 	s.memory.Drop(f.base)
 	s.memory.Drop(f.table)
+	s.memory.Drop(f.moved)
 	f.clear()
 }
 
 func (f *fold) clear() {
 	clear(f.captures)
-	*f = fold{captures: f.captures[:0], steps: f.steps[:0], rows: f.rows[:0], plan: f.plan}
+	*f = fold{captures: f.captures[:0], steps: f.steps[:0], rows: f.rows[:0], movedRows: f.movedRows[:0], plan: f.plan}
 	f.plan.from, f.plan.join = nil, nil
 }

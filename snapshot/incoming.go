@@ -27,6 +27,9 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if w.column != nil && !seal && !alone {
 		w.instead = w.column.superseded(k)
 	}
+	if w.schema.Kind == protocol.KindArray {
+		return w.leaseRagged(s, seal, handoff)
+	}
 	whole := p.staged != nil && k.from == nil && w.coversAll()
 	if p.staged != nil && handoff == protocol.HandoffAdopt {
 		if p.adopt {
@@ -155,6 +158,8 @@ func (w *incoming) copy() {
 	k, p := w.capture, &w.payload
 	switch {
 	case w.copied == 0 || w.tail != nil:
+	case w.schema.Kind == protocol.KindArray:
+		w.copyRagged()
 	case p.selection.Mask != nil:
 		if err := tensor.CopyRows(k.bytes, p.bytes, int(w.rowBytes), nil, k.from); err != nil {
 			panic("snapshot: gathering checked rows: " + err.Error())

@@ -3,7 +3,6 @@ package snapshot
 import (
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"callboard/protocol"
 )
@@ -61,10 +60,10 @@ func (l *layout) moveTo(block *Block, m *Memory) {
 // (rule V6).
 func (l *layout) publish(epoch uint64) {
 	for ; l.sealed < len(l.prims); l.sealed++ {
-		atomic.StoreUint64(&l.shared[l.sealed].Birth, epoch)
+		store64(&l.shared[l.sealed].Birth, epoch)
 	}
 	for _, row := range l.dying {
-		atomic.StoreUint64(&l.shared[row].Death, epoch)
+		store64(&l.shared[row].Death, epoch)
 	}
 	l.dying = l.dying[:0]
 }

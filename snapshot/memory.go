@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"errors"
-	"sync/atomic"
 
 	"callboard/protocol"
 	"callboard/shm"
@@ -60,7 +59,7 @@ func (m *Memory) Segment(id uint64) *Segment { return m.segments[id] }
 func (m *Memory) add(a *Arena, seg *Segment) {
 	seg.arena, seg.Sort, seg.Owner = a, a.Sort, a.Owner
 	if h := at[protocol.RegionHeader](seg.Bytes, 0); h.OwnerIncarnation != a.Owner {
-		atomic.StoreUint64(&h.OwnerIncarnation, a.Owner) // a spare has a new owner
+		store64(&h.OwnerIncarnation, a.Owner) // a spare has a new owner
 	}
 	m.segments[seg.ID] = seg
 	a.segments[seg.ID] = seg

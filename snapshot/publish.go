@@ -3,9 +3,9 @@ package snapshot
 import (
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/shm"
 )
@@ -58,15 +58,13 @@ func (s *Store) publish(z *sealing) {
 	s.replace(s.columns[protocol.FloorColumn], epoch)
 	s.records.write(epoch)
 	s.epoch = epoch
-	atomic.StoreUint64(&s.root.Epoch, epoch)
-	if _, err := shm.FutexWake(s.EpochWord(), math.MaxInt32); err != nil {
-		panic("snapshot: waking readers: " + err.Error())
-	}
+	store64(&s.root.Epoch, epoch)
+	s.wake()
 	for i := range z.folds {
 		f := &z.folds[i]
 		c := f.column
 		if f.publish {
-			atomic.StoreUint64(&c.entry.LatestSlot, uint64(c.latest().slot))
+			store64(&c.entry.LatestSlot, uint64(c.latest().slot))
 			count(&c.entry.VersionCount, 1)
 			s.noteExcess(c)
 		}
@@ -74,13 +72,20 @@ func (s *Store) publish(z *sealing) {
 	}
 	z.folds = z.folds[:0]
 	f := s.columns[protocol.FloorColumn]
-	atomic.StoreUint64(&f.entry.LatestSlot, uint64(f.latest().slot))
+	store64(&f.entry.LatestSlot, uint64(f.latest().slot))
 	s.noteExcess(f)
 	s.counters.Seals++
 	s.sealed.Global = s.floors.global
 	s.reclaim(false)
 	if s.config.OnSeal != nil {
 		s.config.OnSeal(&s.sealed)
+	}
+}
+
+// wake wakes who waits for an epoch.
+func (s *Store) wake() {
+	if _, err := shm.FutexWake(s.EpochWord(), math.MaxInt32); err != nil {
+		panic("snapshot: waking readers: " + err.Error())
 	}
 }
 
@@ -101,32 +106,32 @@ func (s *Store) fill(c *column, v *version, flags uint32, lengthBytes, stampNs u
 	n := len(c.freeSlots)
 	v.slot, c.freeSlots = c.freeSlots[n-1], c.freeSlots[:n-1]
 	shared := c.slots[v.slot].shared
-	atomic.StoreUint64(&shared.Birth, protocol.Infinite)
-	atomic.StoreUint64(&shared.Death, protocol.Infinite)
-	atomic.StoreUint64(&shared.Block.Segment, v.block.Ref.Segment)
-	atomic.StoreUint64(&shared.Block.OffsetBytes, v.block.Ref.OffsetBytes)
-	atomic.StoreUint64(&shared.Block.LengthBytes, lengthBytes)
-	atomic.StoreUint64(&shared.Rows, v.rows)
-	atomic.StoreUint64(&shared.OrdinalLowest, v.lowest)
-	atomic.StoreUint64(&shared.OrdinalHighest, v.highest)
-	atomic.StoreUint64(&shared.LayoutGeneration, v.generation)
+	store64(&shared.Birth, protocol.Infinite)
+	store64(&shared.Death, protocol.Infinite)
+	store64(&shared.Block.Segment, v.block.Ref.Segment)
+	store64(&shared.Block.OffsetBytes, v.block.Ref.OffsetBytes)
+	store64(&shared.Block.LengthBytes, lengthBytes)
+	store64(&shared.Rows, v.rows)
+	store64(&shared.OrdinalLowest, v.lowest)
+	store64(&shared.OrdinalHighest, v.highest)
+	store64(&shared.LayoutGeneration, v.generation)
 	layout := protocol.Ref{}
 	if v.layoutBlock != nil {
 		layout = protocol.Ref{Segment: v.layoutBlock.Ref.Segment, OffsetBytes: v.layoutBlock.Ref.OffsetBytes}
 	}
-	atomic.StoreUint64(&shared.Layout.Segment, layout.Segment)
-	atomic.StoreUint64(&shared.Layout.OffsetBytes, layout.OffsetBytes)
+	store64(&shared.Layout.Segment, layout.Segment)
+	store64(&shared.Layout.OffsetBytes, layout.OffsetBytes)
 	ordinals := protocol.Ref{}
 	if v.ordinals != nil {
 		ordinals = protocol.Ref{Segment: v.ordinals.Ref.Segment, OffsetBytes: v.ordinals.Ref.OffsetBytes}
 	}
-	atomic.StoreUint64(&shared.RowOrdinals.Segment, ordinals.Segment)
-	atomic.StoreUint64(&shared.RowOrdinals.OffsetBytes, ordinals.OffsetBytes)
-	atomic.StoreUint64(&shared.ArenaGeneration, 0)
-	atomic.StoreUint32(&shared.Flags, flags)
-	atomic.StoreUint32(&shared.DeviceArena, 0)
-	atomic.StoreUint64(&shared.StampNs, stampNs)
-	atomic.StoreUint64(&shared.Birth, v.birth)
+	store64(&shared.RowOrdinals.Segment, ordinals.Segment)
+	store64(&shared.RowOrdinals.OffsetBytes, ordinals.OffsetBytes)
+	store64(&shared.ArenaGeneration, 0)
+	store32(&shared.Flags, flags)
+	store32(&shared.DeviceArena, 0)
+	store64(&shared.StampNs, stampNs)
+	store64(&shared.Birth, v.birth)
 	s.records.set(c.slots[v.slot].record, v.record(c))
 }
 
@@ -142,7 +147,7 @@ func (s *Store) replace(c *column, epoch uint64) {
 	}
 	old := c.versions[len(c.versions)-2]
 	old.death = epoch
-	atomic.StoreUint64(&c.slots[old.slot].shared.Death, epoch)
+	store64(&c.slots[old.slot].shared.Death, epoch)
 	s.records.set(c.slots[old.slot].record, old.record(c))
 }
 
@@ -155,6 +160,9 @@ func (s *Store) publishFloors(epoch, stampNs uint64) {
 	n := 0
 	rows := slice[protocol.FloorRow](b.Bytes, sizeOf[protocol.FloorTable](), len(s.floors.byName))
 	for id, floor := range s.floors.byName {
+		if fault.On(fault.FloorsStale) {
+			floor--
+		}
 		rows[n] = protocol.FloorRow{NameID: id, Floor: floor}
 		n++
 	}

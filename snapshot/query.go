@@ -2,11 +2,14 @@ package snapshot
 
 import (
 	"slices"
+
+	"callboard/fault"
 )
 
 // Query is an ordered list of prims. It belongs to one client.
 type Query struct {
-	prims []uint64
+	prims      []uint64
+	attributes []uint64 // token ids of what a filter found on them
 	// The last row map: prim i lies in row cacheRows[i] of layout cacheOf. Every prim
 	// has a row there, so it stays true when the layout grows; only cacheDense does not.
 	cacheOf    *layout
@@ -22,11 +25,21 @@ func NewQuery() *Query { return &Query{} }
 // Add appends a prim.
 func (q *Query) Add(path uint64) {
 	q.prims = append(q.prims, path)
+	if fault.On(fault.QueryUnordered) {
+		slices.Sort(q.prims)
+	}
 	q.cacheOf = nil
 }
 
 // Size is the number of logical elements, duplicates counted.
 func (q *Query) Size() uint64 { return uint64(len(q.prims)) }
+
+// Prims are the path ids, in order; do not change them.
+func (q *Query) Prims() []uint64 { return q.prims }
+
+// Attributes are the token ids of what a filter found on the prims; none where the query
+// is of explicit paths.
+func (q *Query) Attributes() []uint64 { return q.attributes }
 
 // first is a query of the first n prims: what q was before it grew.
 func (q *Query) first(n uint64) *Query { return &Query{prims: q.prims[:n:n]} }

@@ -75,6 +75,9 @@ func NewReader(root []byte, segments func(id uint64) ([]byte, error), pins *ring
 // Generation is the stage's generation, to compare with the other regions'.
 func (r *Reader) Generation() uint64 { return r.root.Header.Generation }
 
+// BrokerIncarnation is the life of the broker that serves the stage, or did last.
+func (r *Reader) BrokerIncarnation() uint64 { return atomic.LoadUint64(&r.root.BrokerIncarnation) }
+
 // Epoch is the newest published epoch; 0 before the first seal.
 func (r *Reader) Epoch() uint64 { return atomic.LoadUint64(&r.root.Epoch) }
 

@@ -10,7 +10,9 @@ import (
 )
 
 // accounts counts the bytes of the distinct versions that this client pins, and
-// keeps its pins in the order of their age (rule V7).
+// keeps its pins in the order of their age (rule V7). Of an array version it counts the
+// table of rows, and as many elements as the largest look at it took: to count them all
+// would cost the column at each epoch, however few rows are read.
 type accounts struct {
 	mutex          sync.Mutex
 	held           map[versionKey]holding
@@ -26,7 +28,8 @@ type versionKey struct {
 
 type holding struct {
 	pins  int
-	bytes uint64
+	bytes uint64 // with data
+	data  uint64 // of an array: of the elements
 }
 
 // oldestNamed is how many pins an error names.
@@ -65,6 +68,26 @@ func (a *accounts) add(r *Reader, p *Pinned, v *Version) error {
 	return err
 }
 
+// addRows counts elements of an array version that p has counted.
+func (a *accounts) addRows(r *Reader, p *Pinned, v *Version, bytes uint64) error {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	key := versionKey{column: v.Column.Index, birth: v.Birth}
+	h := a.held[key]
+	if h.pins == 0 || bytes <= h.data {
+		return nil
+	}
+	more := bytes - h.data
+	if limit := r.root.PinnedBytesMax; limit != 0 && a.bytes+more > limit {
+		return a.limit(v, more, limit)
+	}
+	a.bytes += more
+	h.bytes, h.data = h.bytes+more, bytes
+	a.held[key] = h
+	r.pins.SetPinnedBytes(a.bytes)
+	return nil
+}
+
 func (a *accounts) close(r *Reader, p *Pinned) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -92,7 +115,7 @@ func (a *accounts) count(r *Reader, p *Pinned, v *Version) error {
 	}
 	h := a.held[key]
 	if h.pins == 0 {
-		h.bytes = uint64(len(v.Data))
+		h.bytes, h.data = uint64(len(v.Data)), 0
 		if limit := r.root.PinnedBytesMax; limit != 0 && a.bytes+h.bytes > limit {
 			return a.limit(v, h.bytes, limit)
 		}

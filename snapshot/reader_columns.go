@@ -14,7 +14,7 @@ type Column struct {
 	Index  uint32
 	Name   string
 	NameID uint64
-	// Schema is what the rows are; RowBytes the size of one.
+	// Schema is what the rows are; RowBytes the size of one in a version's block.
 	Schema   tensor.Schema
 	RowBytes uint64
 	// Unreadable is why this library cannot read the column, nil if it can: a later
@@ -129,7 +129,7 @@ func (r *Reader) readColumn(i uint32) (*Column, error) {
 	case err != nil:
 		c.Unreadable = named(c.Name, err)
 	case rowBytes != c.RowBytes:
-		return nil, corrupt("attribute %q: a row of %s has %d bytes, its entry says %d", c.Name, schema.String(), rowBytes, c.RowBytes)
+		return nil, corrupt("attribute %q: a row of %s has %d bytes in a block, its entry says %d", c.Name, schema.String(), rowBytes, c.RowBytes)
 	}
 	return c, nil
 }

@@ -31,12 +31,13 @@ func realStage(t testing.TB) *damagedStage {
 			require.NoError(t, err)
 		}
 		s.write(s.query(ids[n%3]), "y", 1, n, n)
+		s.writeRagged(s.query(ids[n%3], ids[(n+1)%3]), "z", n)
 		if n%2 == 0 {
 			_, _, err := s.store.Seal(n, protocol.ScopeAll, nil, 0)
 			require.NoError(t, err)
 			continue
 		}
-		for _, name := range []string{"x", "y"} {
+		for _, name := range []string{"x", "y", "z"} {
 			_, _, err := s.store.Seal(n, protocol.ScopeInclude, []string{name}, 0)
 			require.NoError(t, err)
 		}
@@ -104,7 +105,7 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 		return failures
 	}
 	list := NewPrimList(append([]uint64{99}, d.ids...))
-	use := func(v *Version) {
+	use := func(p *Pinned, v *Version) {
 		if v.Column == nil {
 			return
 		}
@@ -119,6 +120,15 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 				_ = v.RowOrdinal(row)
 			}
 			_ = m.Changed(v, 60).Has(1)
+			if v.Column.IsArray() {
+				rows, err := p.Ragged(v, m)
+				note(err)
+				for _, row := range rows {
+					for _, b := range row {
+						sum += b
+					}
+				}
+			}
 		}
 		_, err = r.Prims(v)
 		note(err)
@@ -134,8 +144,8 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 		if note(r.Pin(&p, columns[i], columns[0])) {
 			continue
 		}
-		use(p.Version(0))
-		use(p.Version(1))
+		use(&p, p.Version(0))
+		use(&p, p.Version(1))
 		f, err := p.Floors()
 		if !note(err) {
 			_, err = f.OfName("y")
@@ -144,7 +154,7 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 		p.Release()
 		for _, at := range []uint64{0, 1, 66, 67, 1 << 60} {
 			if err := r.PinAt(&p, at, columns[i]); err == nil {
-				use(p.Version(0))
+				use(&p, p.Version(0))
 				p.Release()
 			} else if !expected(err) {
 				note(err)
@@ -159,7 +169,7 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 	for i := 0; i < len(columns) && i < 5; i++ {
 		v, err := p.Find(columns[i])
 		if !note(err) {
-			use(&v)
+			use(&p, &v)
 		}
 	}
 	_, err = p.Floors()

@@ -147,7 +147,8 @@ func (r *Reader) findAsOf(c *Column, at, epoch uint64) (best slotCopy, ok bool, 
 		}
 	}
 	if best.birth == 0 {
-		if len(births) > 0 && atomic.LoadUint64(&c.entry.Horizon) != 0 {
+		// Also where no slot is of this epoch any more: whoever was held up meanwhile.
+		if atomic.LoadUint64(&c.entry.Horizon) != 0 {
 			return best, false, notRetained(c, at)
 		}
 		return best, false, nil // none was ever given up, so the first one is later

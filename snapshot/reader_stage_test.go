@@ -181,3 +181,19 @@ func (s *readerStage) column(r *Reader, name string) *Column {
 	require.Len(s.t, columns, 1)
 	return columns[0]
 }
+
+// writeRagged writes rows of one to seven words of n to a query's prims.
+func (s *readerStage) writeRagged(q *Query, name string, n uint64) {
+	s.t.Helper()
+	target := Target{Query: q, Name: name, Schema: uint64s(1), Ordinal: n}
+	target.Schema.Kind = protocol.KindArray
+	var bytes []byte
+	for i := range q.Size() {
+		words := 1 + (n+3*i)%7
+		target.ElementSizes = append(target.ElementSizes, words)
+		bytes = append(bytes, rowsOf(int(words), n)...)
+	}
+	_, job, err := s.store.Write(&target, bytes, q.Size(), everything(), false)
+	require.NoError(s.t, err)
+	require.Nil(s.t, job)
+}

@@ -48,11 +48,13 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 		require.Nil(t, job)
 		s.store.EndSession(m)
 		s.write(pairs[n%4], "scattered", 16, n, n, n)
+		s.writeRagged(pairs[n%4], "ragged", n)
 		_, _, err = s.store.Seal(n, protocol.ScopeAll, nil, n)
 		require.NoError(t, err)
 	}
 	step(1)
 	s.write(whole, "scattered", 16, 2, 0, 0, 0, 0, 0, 0, 0, 0)
+	s.writeRagged(whole, "ragged", 2)
 	step(2)
 
 	var stop atomic.Bool
@@ -69,7 +71,7 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 				}
 			}()
 			random := rand.New(rand.NewPCG(seed, uint64(i)))
-			columns := []*Column{s.column(r, "copied"), s.column(r, "adopted"), s.column(r, "scattered")}
+			columns := []*Column{s.column(r, "copied"), s.column(r, "adopted"), s.column(r, "scattered"), s.column(r, "ragged")}
 			views := make([]Pinned, 4) // some are held on while others come and go
 			kept := make([]uint64, len(views))
 			last := uint64(0)
@@ -150,13 +152,21 @@ func checkTick(p *Pinned, columns []*Column) (ordinal uint64, err error) {
 		if v.Column == nil || v.Rows != 8 || v.OrdinalHighest != ordinal {
 			return 0, fmt.Errorf("%s: %d rows of ordinal %d beside floor %d", c.Name, v.Rows, v.OrdinalHighest, ordinal)
 		}
-		newest := uint64(0)
-		for row := range v.Rows {
-			value, ok := stamp(v.Data[row*c.RowBytes:][:c.RowBytes])
-			if !ok {
-				return 0, fmt.Errorf("%s: row %d is torn: %v", c.Name, row, v.Data[row*c.RowBytes:][:c.RowBytes])
+		newest, rows := uint64(0), make([][]byte, v.Rows)
+		if c.IsArray() {
+			if rows, err = p.Ragged(&v, &RowMap{Rows: []uint32{0, 1, 2, 3, 4, 5, 6, 7}}); err != nil {
+				return 0, err
 			}
-			if c.Name != "scattered" && value != ordinal || value > ordinal {
+		}
+		for row := range v.Rows {
+			if !c.IsArray() {
+				rows[row] = v.Data[row*c.RowBytes:][:c.RowBytes]
+			}
+			value, ok := stamp(rows[row])
+			if !ok {
+				return 0, fmt.Errorf("%s: row %d is torn: %v", c.Name, row, rows[row])
+			}
+			if c.Name != "scattered" && !c.IsArray() && value != ordinal || value > ordinal {
 				return 0, fmt.Errorf("%s: row %d is of ordinal %d beside floor %d", c.Name, row, value, ordinal)
 			}
 			newest = max(newest, value)

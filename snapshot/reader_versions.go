@@ -13,7 +13,8 @@ type Version struct {
 	Column *Column
 	// Birth is the epoch that published it.
 	Birth uint64
-	// Data holds Rows rows of Column.RowBytes bytes, read-only.
+	// Data holds Rows rows of Column.RowBytes bytes, read-only. Those of an array column
+	// say where the elements lie: Pinned.Ragged follows them.
 	Data []byte
 	Rows uint64
 	// OrdinalLowest and OrdinalHighest bound the ordinals written in it.

@@ -2,8 +2,8 @@ package snapshot
 
 import (
 	"slices"
-	"sync/atomic"
 
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -25,7 +25,7 @@ func (s *Store) noteExcess(c *column) {
 // (rule V3): look at the pins, raise the horizons, look again. hard: also what
 // only retention keeps.
 func (s *Store) reclaim(hard bool) (freed bool) {
-	if len(s.excess) == 0 || s.reclaiming {
+	if len(s.excess) == 0 || s.reclaiming || s.pinsUnknown {
 		return false // a block given back may retire a segment, whose note may need memory
 	}
 	s.reclaiming = true
@@ -34,7 +34,7 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 	s.scanPins()
 	for _, c := range s.excess {
 		keep := c.retain
-		if hard {
+		if hard || fault.On(fault.RetainOneLess) {
 			keep = 1
 		}
 		horizon := c.entry.Horizon
@@ -49,9 +49,9 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 			s.victims = append(s.victims, victim{c, v})
 		}
 		if horizon > c.entry.Horizon {
-			atomic.StoreUint64(&c.entry.Horizon, horizon)
+			store64(&c.entry.Horizon, horizon)
 			if horizon > s.root.HorizonAny {
-				atomic.StoreUint64(&s.root.HorizonAny, horizon)
+				store64(&s.root.HorizonAny, horizon)
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func (s *Store) scanPins() {
 
 // pinned tells whether a pin that was seen keeps v: birth ≤ pin < death.
 func (s *Store) pinned(c *column, v *version) bool {
-	if tear {
+	if fault.On(fault.PinsIgnored) {
 		return false
 	}
 	for _, p := range s.pins {
@@ -117,6 +117,11 @@ func (s *Store) free(c *column, v *version) {
 		s.memory.Drop(v.ordinals)
 	}
 	s.memory.Drop(v.layoutBlock)
+	for n, b := range v.data {
+		c.handDown(s, b, v.sequence)
+		v.data[n] = nil
+	}
+	v.data = v.data[:0]
 	s.counters.Reclaimed++
 	c.cache = v
 }

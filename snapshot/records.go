@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
 	"callboard/protocol"
 )
 
@@ -59,7 +57,7 @@ func (r *records) set(i uint64, e protocol.RecordEntry) {
 func (r *records) write(epoch uint64) {
 	k := epoch % 2
 	h := &r.headers[k]
-	atomic.StoreUint64(&h.Checksum, 0)
+	store64(&h.Checksum, 0)
 	for _, i := range r.dirty[k] {
 		raw, err := r.tables[k].entry(i)
 		if err != nil {
@@ -68,11 +66,13 @@ func (r *records) write(epoch uint64) {
 		e := at[protocol.RecordEntry](raw, 0)
 		r.sums[k] += protocol.RecordEntryHash(i, &r.wanted[i]) - protocol.RecordEntryHash(i, e)
 		*e = r.wanted[i]
+		step()
 		r.marked[k][i] = false
 	}
 	r.dirty[k] = r.dirty[k][:0]
 	h.Epoch, h.EntryCount, h.EntrySum = epoch, uint64(len(r.wanted)), r.sums[k]
 	h.AttributeCount, h.StringCount = uint64(len(r.store.columns)), uint64(len(r.store.dictionary.texts))
 	h.SegmentCount, h.LayoutGeneration = r.store.root.SegmentCount, r.store.layoutGeneration
-	atomic.StoreUint64(&h.Checksum, protocol.RecordChecksum(h))
+	step()
+	store64(&h.Checksum, protocol.RecordChecksum(h))
 }

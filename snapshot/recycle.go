@@ -1,6 +1,9 @@
 package snapshot
 
 import (
+	"math/bits"
+
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -129,20 +132,67 @@ func (c *column) changedRows(now, behind, all uint64) (rows uint64) {
 // the rows that have changed since, from src, which is that version: all rows of
 // rowBytes. The log does not change while a seal of the column is on its way.
 func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
-	if c.changedRows(now, behind, all) == all {
+	rows := c.changedRows(now, behind, all)
+	if alone := max(rowBytes, cacheLine); rows == all || rows*alone > all*rowBytes { // all of them are no more to move
 		copy(dst, src[:all*rowBytes])
 		return
 	}
+	if fault.On(fault.DirtyRangeLost) {
+		return
+	}
+	single := c.due.of(c, now, behind, all)
+	if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), single, single); err != nil {
+		panic("snapshot: copying rows of the log: " + err.Error())
+	}
 	for q := now - behind + 1; q <= now; q++ {
-		d := &c.log[q%logVersions]
-		if len(d.single) > 0 {
-			if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), d.single, d.single); err != nil {
-				panic("snapshot: copying rows of the log: " + err.Error())
-			}
-		}
-		for _, run := range d.spans {
+		for _, run := range c.log[q%logVersions].spans {
 			first, end := uint64(run.first)*rowBytes, uint64(run.first+run.count)*rowBytes
 			copy(dst[first:end], src[first:end])
 		}
 	}
+}
+
+// cacheLine is what a row costs at least to be moved alone.
+const cacheLine = 64
+
+// due is the rows that are no part of a run and have changed in some versions, each
+// once and in order where they are many: then neighbours share pages and lines, and
+// copying them costs half of what it costs in any order.
+type due struct {
+	now, behind uint64 // what rows are of
+	rows        []uint32
+	marks       []uint64 // a bit for each row of the column; all 0 between calls
+}
+
+func (d *due) of(c *column, now, behind, all uint64) []uint32 {
+	if d.now == now && d.behind == behind { // the row ordinals come after the rows
+		return d.rows
+	}
+	d.now, d.behind, d.rows = now, behind, d.rows[:0]
+	count := 0
+	for q := now - behind + 1; q <= now; q++ {
+		count += len(c.log[q%logVersions].single)
+	}
+	words := int(all+63) / 64
+	if count < words/16 { // to look through the marks would cost more than they save
+		for q := now - behind + 1; q <= now; q++ {
+			d.rows = append(d.rows, c.log[q%logVersions].single...)
+		}
+		return d.rows
+	}
+	if len(d.marks) < words {
+		d.marks = make([]uint64, words+words/4)
+	}
+	for q := now - behind + 1; q <= now; q++ {
+		for _, row := range c.log[q%logVersions].single {
+			d.marks[row/64] |= 1 << (row % 64)
+		}
+	}
+	for i, word := range d.marks[:words] {
+		for ; word != 0; word &= word - 1 {
+			d.rows = append(d.rows, uint32(i*64+bits.TrailingZeros64(word)))
+		}
+	}
+	clear(d.marks[:words])
+	return d.rows
 }

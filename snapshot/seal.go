@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -65,6 +66,9 @@ func (s *Store) Seal(ordinal uint64, scope uint64, names []string, stampNs uint6
 	}
 	z := s.newSealing(ordinal)
 	z.scope, z.stampNs = scope, stampNs
+	if fault.On(fault.IncludeIsAll) {
+		z.scope = protocol.ScopeAll
+	}
 	for _, name := range names {
 		if err := z.include(name); err != nil {
 			z.drop()

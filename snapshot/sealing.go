@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -48,7 +49,7 @@ func (z *sealing) exclude() {
 	named := slices.Clone(z.ids)
 	z.ids = z.ids[:0]
 	for _, a := range z.store.byName {
-		if !slices.Contains(named, a.id) {
+		if !slices.Contains(named, a.id) || fault.On(fault.ExcludeForgotten) {
 			z.ids = append(z.ids, a.id)
 		}
 	}
@@ -103,6 +104,7 @@ func (z *sealing) moves() bool {
 // begin takes all that the seal needs, and copies, at once or by a Job.
 func (z *sealing) begin() (Outcome, *Job, error) {
 	s := z.store
+	s.pinsUnknown = false
 	for _, y := range s.active {
 		if z.waitsFor(y) {
 			z.drop()
@@ -143,6 +145,9 @@ func (z *sealing) plan() error {
 		n := 0
 		if len(c.pending) > 0 && z.covers(c.nameID) {
 			n = c.through(z.ordinal)
+			if fault.On(fault.SealTooFar) {
+				n = c.through(z.ordinal + 1)
+			}
 		}
 		for _, k := range c.pending[:n] {
 			if k.filling {
@@ -245,6 +250,7 @@ func (z *sealing) copy() {
 	}
 	for i := range z.folds {
 		z.folds[i].copy()
+		step()
 	}
 }
 
@@ -338,6 +344,12 @@ func (z *sealing) raiseFloors() {
 	s := z.store
 	for _, id := range z.ids {
 		s.raiseFloor(id, z.ordinal)
+	}
+	if fault.On(fault.DefaultFloorForgotten) && z.scope == protocol.ScopeAll {
+		for _, a := range s.byName {
+			s.raiseFloor(a.id, z.ordinal)
+		}
+		return
 	}
 	if z.scope == protocol.ScopeAll && z.ordinal > s.floors.standard {
 		s.floors.standard = z.ordinal

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"sync/atomic"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -15,7 +16,8 @@ type Session struct {
 	target  Target
 	block   *Block
 	rows    uint64
-	row     uint64 // bytes of a row
+	row     uint64   // bytes of a row; of an array none: starts says
+	starts  []uint64 // of an array: where each row begins in bytes, and the last one ends
 	ordinal uint64
 	column  uint32 // its index, NoColumn where the attribute does not exist yet
 	done    bool   // its only group was unmapped
@@ -48,9 +50,19 @@ func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows u
 	if groupRows != 0 && groupRows < rows {
 		return nil, nil, protocol.Errorf(protocol.StatusNotSupported, "group_rows is %d for %d prims: sessions of several groups are not part of this version; use 0", groupRows, rows)
 	}
+	starts, err := sessionStarts(t, &schema, rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	if schema.Kind == protocol.KindArray {
+		rowBytes = 0
+	}
 	size, err := bytesOf(t.Name, rows, rowBytes)
 	if err != nil {
 		return nil, nil, err
+	}
+	if starts != nil {
+		size = starts[rows]
 	}
 	if init > protocol.InitCurrent {
 		return nil, nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
@@ -60,12 +72,12 @@ func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows u
 		return nil, nil, err
 	}
 	s.lastSession++
-	m := &Session{ID: s.lastSession, Owner: owner, target: *t, block: block, rows: rows, row: rowBytes, ordinal: ordinal, column: protocol.NoColumn}
+	m := &Session{ID: s.lastSession, Owner: owner, target: *t, block: block, rows: rows, row: rowBytes, starts: starts, ordinal: ordinal, column: protocol.NoColumn}
 	if c != nil {
 		m.column = c.index
 	}
 	m.target.Schema = schema
-	m.target.Ordinal = ordinal
+	m.target.Ordinal, m.target.ElementSizes = ordinal, nil
 	s.sessions[m.ID] = m
 	if init == protocol.InitNone || size == 0 {
 		return m, nil, nil
@@ -91,20 +103,24 @@ func (s *Store) fillSession(m *Session, c *column, init uint32) *Job {
 	}
 	finish := func() (Outcome, error) { end(); return Outcome{}, nil }
 	var from *version
-	if c != nil && init == protocol.InitCurrent {
+	if c != nil && init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
 		from = c.latest()
 	}
+	size := m.offset(m.rows)
 	if from == nil || from.rows == 0 {
-		return &Job{Bytes: m.rows * m.row, Run: func() { clear(dst.Bytes[:m.rows*m.row]) }, Finish: finish, Abort: end}
+		return &Job{Bytes: size, Run: func() { clear(dst.Bytes[:size]) }, Finish: finish, Abort: end}
 	}
 	rows, _, _ := m.target.Query.lookUp(c.layout)
+	if m.starts != nil {
+		return s.fillRagged(m, c, rows, end)
+	}
 	rows = append([]uint32(nil), rows...) // the query may be used for another layout meanwhile
 	src = from.block.Hold()
 	count := from.rows
 	return &Job{
-		Bytes: m.rows * m.row,
+		Bytes: size,
 		Run: func() {
-			clear(dst.Bytes[:m.rows*m.row])
+			clear(dst.Bytes[:size])
 			for i, row := range rows {
 				if uint64(row) < count {
 					copy(dst.Bytes[uint64(i)*m.row:][:m.row], src.Bytes[uint64(row)*m.row:])
@@ -125,9 +141,17 @@ func (m *Session) Group() protocol.GroupDescriptor {
 	}
 	if m.block != nil {
 		g.Block, g.LeaseBytes = m.block.Ref, m.block.Ref.LengthBytes
-		g.Block.LengthBytes = m.rows * m.row
+		g.Block.LengthBytes = m.offset(m.rows)
 	}
 	return g
+}
+
+// offset is where a row begins in the session's bytes.
+func (m *Session) offset(row uint64) uint64 {
+	if m.starts != nil {
+		return m.starts[row]
+	}
+	return row * m.row
 }
 
 // Name is the attribute's name, Schema its schema, Insert its prim mode.
@@ -164,7 +188,10 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	if m.target.Query.Size() != m.rows { // it was extended since
 		m.target.Query = m.target.Query.first(m.rows)
 	}
-	p := payload{bytes: m.block.Bytes[:rows*m.row], rows: rows, selection: selection, staged: m.block, adopt: adopt}
+	p := payload{bytes: m.block.Bytes[:m.offset(rows)], rows: rows, selection: selection, staged: m.block, adopt: adopt}
+	if m.starts != nil {
+		p.starts = m.starts[:rows+1]
+	}
 	out, job, err := s.put(&m.target, p, seal)
 	if err == ErrRetry {
 		return out, nil, err

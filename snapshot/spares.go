@@ -8,11 +8,22 @@ import (
 // CloseArena gives up a dead client's arena: segments without leased blocks
 // become spares now, the others when their last block is dropped (rule S5).
 func (m *Memory) CloseArena(a *Arena) {
+	m.ReleaseQuarantine(a)
 	a.closed = true
 	for id, seg := range a.segments {
 		if a.pool.SegmentFree(id) {
 			m.spare(seg)
 		}
+	}
+}
+
+// ReleaseQuarantine makes what is not live in a recovered client's arena free: the
+// client has said that its sessions of before are closed, or is proven dead (rule B1).
+func (m *Memory) ReleaseQuarantine(a *Arena) {
+	held := a.quarantine
+	a.quarantined, a.quarantine = false, nil
+	for _, b := range held {
+		m.Drop(b)
 	}
 }
 

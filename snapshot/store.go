@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"callboard/protocol"
@@ -74,8 +73,9 @@ type Store struct {
 	firstSlotPage    protocol.Ref // where the last new chain begins
 	unsealedBytes    uint64
 
-	reclaiming bool
-	noting     bool
+	reclaiming  bool
+	noting      bool
+	pinsUnknown bool // recovered, and not yet told of all channels: nothing is reclaimed
 
 	inserts map[uint64]insert // unsealed INSERTs by prim (rule O2)
 	deletes []*remembered
@@ -98,39 +98,62 @@ type Counters struct {
 // NewStore lays out the directory in root (DirectoryBytes long, zeros) and makes
 // column 0. memory.Grow must answer at once here: the first metadata is made now.
 func NewStore(c Config, root []byte, memory *Memory) (*Store, error) {
-	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: map[uint64]insert{},
-		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}}
-	s.config.setDefaults(memory)
+	s := newBooks(c, root, memory)
 	c = s.config
-	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)
-	s.meta = memory.NewArena(protocol.SegmentBroker, 0, "the directory", false)
-	s.floors.byName = map[uint64]uint64{}
-
 	r := s.root
 	r.Header = protocol.RegionHeader{Magic: protocol.MagicDirectory, HeaderBytes: uint32(sizeOf[protocol.DirectoryHeader]()),
 		SizeBytes: uint64(len(root)), Generation: c.Generation, Features: Features}
-	r.BrokerIncarnation, r.StartedNs = c.Incarnation, uint64(time.Now().UnixNano())
-	r.PinnedBytesMax, r.MemoryBytesMax, r.UnsealedBytesMax = c.PinnedBytesMax, memory.LimitBytes, c.UnsealedBytesMax
 	r.IdentityTag = protocol.IdentityTagOf(c.Generation)
-	r.RetainDefault, r.HandoffDefaultMode = c.Retain, c.Handoff
 	copy(r.StageName[:], c.Stage)
-	copy(r.HostName[:], c.Host)
+	s.begin()
+	schema := floorSchema()
+	if _, err := s.makeColumn(floorName, schema, 8, 1, protocol.HandoffCopy); err != nil {
+		return nil, fmt.Errorf("laying out the directory: %w", err)
+	}
+	store32(&r.Header.Version, protocol.VersionWord)
+	return s, nil
+}
 
+// floorSchema is that of column 0.
+func floorSchema() protocol.Schema {
+	return protocol.Schema{Kind: protocol.KindFixed, DtypeCode: 1, DtypeBits: 64, DtypeLanes: 1, DeviceType: 1}
+}
+
+// newBooks makes a store that knows nothing yet, over a directory that it leaves as it is.
+func newBooks(c Config, root []byte, memory *Memory) *Store {
+	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: map[uint64]insert{},
+		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}}
+	s.config.setDefaults(memory)
+	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)
+	s.meta = memory.NewArena(protocol.SegmentBroker, 0, "the directory", false)
+	s.floors.byName = map[uint64]uint64{}
+	r := s.root
 	s.attributes = table{store: s, base: protocol.AttributePageBase, size: sizeOf[protocol.AttributeEntry](), refs: r.AttributePages[:]}
 	s.segments = table{store: s, base: protocol.SegmentPageBase, size: sizeOf[protocol.SegmentEntry](), refs: r.SegmentPages[:]}
 	s.dictionary = dictionary{store: s, ids: [2]map[string]uint64{{}, {}},
 		table: table{store: s, base: protocol.StringPageBase, size: sizeOf[protocol.StringEntry](), refs: r.StringPages[:]}}
 	s.records = newRecords(s)
-	memory.table = s.noteSegment
-	memory.Pressure = s.reclaimUnderPressure
-	memory.Explain = s.explainMemory
+	return s
+}
 
-	schema := protocol.Schema{Kind: protocol.KindFixed, DtypeCode: 1, DtypeBits: 64, DtypeLanes: 1, DeviceType: 1}
-	if _, err := s.makeColumn(floorName, schema, 8, 1, protocol.HandoffCopy); err != nil {
-		return nil, fmt.Errorf("laying out the directory: %w", err)
+// begin puts a life of the broker into the directory, and the store in charge of memory.
+func (s *Store) begin() {
+	r, c := s.root, &s.config
+	store64(&r.BrokerIncarnation, c.Incarnation)
+	store64(&r.StartedNs, uint64(time.Now().UnixNano()))
+	store64(&r.PinnedBytesMax, c.PinnedBytesMax)
+	store64(&r.MemoryBytesMax, s.memory.LimitBytes)
+	store64(&r.UnsealedBytesMax, c.UnsealedBytesMax)
+	store32(&r.RetainDefault, c.Retain)
+	store32(&r.HandoffDefaultMode, c.Handoff)
+	host := [len(r.HostName)]byte{}
+	copy(host[:], c.Host)
+	if r.HostName != host {
+		r.HostName = host
 	}
-	atomic.StoreUint32(&r.Header.Version, protocol.VersionWord)
-	return s, nil
+	s.memory.table = s.noteSegment
+	s.memory.Pressure = s.reclaimUnderPressure
+	s.memory.Explain = s.explainMemory
 }
 
 // setDefaults fills in what the operator left open.
@@ -153,7 +176,8 @@ func (c *Config) setDefaults(m *Memory) {
 }
 
 // Features are the feature bits of this store.
-const Features = protocol.FeatureFixed | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete
+const Features = protocol.FeatureFixed | protocol.FeatureArray | protocol.FeatureSelection | protocol.FeatureOverlays | protocol.FeatureDelete | protocol.FeatureFilter |
+	protocol.FeatureRecovery
 
 // metadata leases memory for the directory; its blocks live as long as the stage
 // unless they are layouts or floors.
@@ -189,19 +213,19 @@ func (s *Store) writeNotes() {
 		s.notes = slices.Delete(s.notes, 0, 1)
 		e := at[protocol.SegmentEntry](raw, 0)
 		e.Segment, e.SizeBytes, e.Sort = n.id, n.sizeBytes, n.sort
-		atomic.StoreUint64(&e.OwnerIncarnation, n.owner)
-		atomic.StoreUint32(&e.State, n.state)
+		store64(&e.OwnerIncarnation, n.owner)
+		store32(&e.State, n.state)
 		if n.id > s.root.SegmentCount {
-			atomic.StoreUint64(&s.root.SegmentCount, n.id)
+			store64(&s.root.SegmentCount, n.id)
 		}
 		if n.state == protocol.SegmentRetired {
-			atomic.AddUint32(&s.root.RetiredCount, 1)
+			store32(&s.root.RetiredCount, s.root.RetiredCount+1)
 		}
 	}
 }
 
 // count adds to a counter in shared memory that only the store writes.
-func count(word *uint64, n uint64) { atomic.StoreUint64(word, *word+n) }
+func count(word *uint64, n uint64) { store64(word, *word+n) }
 
 // Epoch is the newest published epoch.
 func (s *Store) Epoch() uint64 { return s.epoch }

@@ -181,3 +181,37 @@ func benchmarkSparse(b *testing.B, sizeBytes int) {
 // The same 256 KiB change in columns of 16 MiB and 256 MiB.
 func BenchmarkCommit256KiBOf16MiB(b *testing.B)  { benchmarkSparse(b, 16<<20) }
 func BenchmarkCommit256KiBOf256MiB(b *testing.B) { benchmarkSparse(b, 256<<20) }
+
+// benchmarkRagged is a tick that writes some of a hundred thousand rows of 64 bytes.
+func benchmarkRagged(b *testing.B, changed int) {
+	const count, rowBytes = 100_000, 64
+	f := newFixture(b, Config{Retain: 4, CopyInlineBytes: 1 << 40}, 4<<30)
+	prims := make([]uint64, count)
+	for i := range prims {
+		prims[i] = uint64(i + 1) // nobody resolves them
+	}
+	ordinal, queries := uint64(0), []*Query{queryOf(prims...)}
+	if changed < count {
+		for i := range 16 {
+			queries = append(queries, queryOf(prims[i*5000:][:changed]...))
+		}
+	}
+	write := func(q *Query) {
+		ordinal++
+		rows := q.Size()
+		t := Target{Query: q, Name: "rows", Schema: arraySchema(1), Ordinal: ordinal}
+		if _, _, err := f.store.Write(&t, make([]byte, rows*rowBytes), rows, all, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, q := range queries {
+		write(q)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		write(queries[len(queries)-1-int(ordinal)%max(1, len(queries)-1)])
+	}
+}
+
+func BenchmarkSealRagged100kRowsAll(b *testing.B)  { benchmarkRagged(b, 100_000) }
+func BenchmarkSealRagged100kRows1000(b *testing.B) { benchmarkRagged(b, 1000) }

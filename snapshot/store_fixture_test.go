@@ -30,6 +30,8 @@ type fixture struct {
 	epochs   [2]uint64
 }
 
+const fixtureGeneration = 12345
+
 type fixtureJob struct {
 	job  *Job
 	then func(Outcome)
@@ -51,7 +53,7 @@ func newFixture(t testing.TB, config Config, limitBytes uint64) *fixture {
 			seg.Bytes[i] = 0xdd // whoever still looks at it shall see
 		}
 	}
-	config.Generation, config.Stage, config.Host = 12345, "default", "here"
+	config.Generation, config.Stage, config.Host = fixtureGeneration, "default", "here"
 	var err error
 	f.store, err = NewStore(config, f.root, f.memory)
 	require.NoError(t, err)
@@ -67,6 +69,8 @@ func (f *fixture) grown(r GrowRequest) {
 	for i := 0; i < len(bytes); i += 64 {
 		bytes[i] = 0xaa // new memory is not zeros here, so that nobody relies on it
 	}
+	*at[protocol.RegionHeader](bytes, 0) = protocol.RegionHeader{Magic: protocol.MagicSegment, Version: protocol.VersionWord, RegionID: r.ID,
+		Generation: fixtureGeneration, OwnerIncarnation: r.Arena.Owner}
 	f.memory.Grown(r, &Segment{ID: r.ID, Bytes: bytes}, nil)
 }
 
@@ -225,6 +229,11 @@ func bytesSchema(n int) protocol.Schema {
 		s.RowDimensions, s.RowShape[0] = 1, uint64(n)
 	}
 	return s
+}
+
+// arraySchema is rows of any number of elements of n bytes.
+func arraySchema(n int) protocol.Schema {
+	return protocol.Schema{Kind: protocol.KindArray, DtypeCode: uint8(tensor.CodeUint), DtypeBits: 8, DtypeLanes: uint16(n), DeviceType: tensor.DeviceCPU}
 }
 
 // pinSet is a channel.

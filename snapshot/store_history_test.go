@@ -29,6 +29,7 @@ type history struct {
 	stamp   uint64
 	handoff uint32
 	reader  *Reader
+	pinned  PinSource // the reader's
 	list    *PrimList
 	views   []*heldView
 }
@@ -44,13 +45,31 @@ type historySession struct {
 	session *Session
 	prims   []uint64
 	name    string
+	bytes   int // of a row, as in historyRowBytes
 	next    bool
 	insert  bool
 	fresh   map[int]string // what the client knows to be in its rows
 }
 
-var historyNames = []string{"a", "b", "c", "d", "e", "f"}
-var historyRowBytes = map[string]int{"a": 1, "b": 8, "c": 64, "d": 700, "e": 3, "f": 64}
+var historyNames = []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+
+// historyRowBytes are the sizes of rows; below 0 those of an array's elements.
+var historyRowBytes = map[string]int{"a": 1, "b": 8, "c": 64, "d": 700, "e": 3, "f": 64, "g": -2, "h": -5}
+
+// historyBytes are those of a column.
+func historyBytes(c *column) int {
+	if c.ragged != nil {
+		return -int(elementBytes(&c.schema))
+	}
+	return int(c.rowBytes)
+}
+
+func historySchema(rowBytes int) protocol.Schema {
+	if rowBytes < 0 {
+		return arraySchema(-rowBytes)
+	}
+	return bytesSchema(rowBytes)
+}
 
 func newHistory(t testing.TB, seed uint64, config Config, delayed bool) *history {
 	h := &history{fixture: newFixture(t, config, 1<<30), random: rand.New(rand.NewPCG(seed, 1)), lazy: rand.New(rand.NewPCG(seed, 2)), handoff: config.Handoff}
@@ -94,6 +113,9 @@ func (h *history) newClient() *historyClient {
 
 func (h *history) row(rowBytes int) string {
 	h.stamp++
+	if rowBytes < 0 {
+		rowBytes *= -[]int{0, 1, 3, 40, 200}[h.random.IntN(5)]
+	}
 	text := fmt.Sprint(h.stamp, "|")
 	for len(text) < rowBytes {
 		text += text
@@ -107,6 +129,23 @@ func (h *history) rows(n, rowBytes int) (rows []string, bytes []byte) {
 		bytes = append(bytes, rows[len(rows)-1]...)
 	}
 	return rows, bytes
+}
+
+// sizes are the element counts of an array's rows; some that are all equal are left out,
+// so that the payload is packed.
+func (h *history) sizes(rows []string, rowBytes int) (sizes []uint64) {
+	if rowBytes > 0 {
+		return nil
+	}
+	equal := true
+	for _, row := range rows {
+		sizes = append(sizes, uint64(len(row)/-rowBytes))
+		equal = equal && len(row) == len(rows[0])
+	}
+	if equal && h.random.IntN(2) == 0 {
+		return nil
+	}
+	return sizes
 }
 
 // selection picks targets among size; payload is how many rows it takes. A session's
@@ -140,6 +179,9 @@ func (h *history) what() (name string, rowBytes int, ordinal uint64) {
 	rowBytes = historyRowBytes[name]
 	if h.random.IntN(20) == 0 {
 		rowBytes++ // another schema (rule L6)
+		if h.random.IntN(2) == 0 {
+			rowBytes = -min(rowBytes, 255) // another kind (behaviour 28)
+		}
 	}
 	ordinal = h.naive.floor(name) + 1 + uint64(h.random.IntN(4))
 	if h.random.IntN(15) == 0 {
@@ -243,7 +285,7 @@ func (h *history) writeSome() {
 	q := h.queries[h.random.IntN(len(h.queries))]
 	sel, payload := h.selection(int(q.Size()), false)
 	rows, bytes := h.rows(payload, rowBytes)
-	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal, Insert: h.random.IntN(10) == 0}
+	t := Target{Query: q, Name: name, Schema: historySchema(rowBytes), Ordinal: ordinal, Insert: h.random.IntN(10) == 0, ElementSizes: h.sizes(rows, rowBytes)}
 	publish := h.random.IntN(6) == 0
 	if t.Next = publish && h.random.IntN(2) == 0; t.Next || publish || h.waits(name, ordinal) {
 		h.settleBefore(name)
@@ -321,7 +363,7 @@ func (c *naiveColumn) mentions(prim uint64) bool {
 func (h *history) mapSome(c *historyClient) {
 	name, rowBytes, ordinal := h.what()
 	q := h.queries[h.random.IntN(len(h.queries))]
-	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0, Insert: h.random.IntN(10) == 0}
+	t := Target{Query: q, Name: name, Schema: historySchema(rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0, Insert: h.random.IntN(10) == 0}
 	if len(h.store.active) > 0 {
 		h.settle()
 	}
@@ -329,7 +371,16 @@ func (h *history) mapSome(c *historyClient) {
 		ordinal = h.naive.floor(name) + 1
 	}
 	init := uint32(h.random.IntN(3))
-	s := &historySession{prims: slices.Clone(q.prims), name: name, next: t.Next, insert: t.Insert, fresh: map[int]string{}}
+	starts := []int{0} // of the rows, in bytes
+	for range q.Size() {
+		size := rowBytes
+		if rowBytes < 0 {
+			t.ElementSizes = append(t.ElementSizes, uint64(h.random.IntN(60)))
+			size = -rowBytes * int(t.ElementSizes[len(t.ElementSizes)-1])
+		}
+		starts = append(starts, starts[len(starts)-1]+size)
+	}
+	s := &historySession{prims: slices.Clone(q.prims), name: name, bytes: rowBytes, next: t.Next, insert: t.Insert, fresh: map[int]string{}}
 	want := h.naive.admits(name, rowBytes, ordinal, t.Insert, s.prims)
 	var err error
 	s.session, err = h.open(c, c.arena, t, init)
@@ -337,23 +388,24 @@ func (h *history) mapSome(c *historyClient) {
 		return
 	}
 	g := s.session.Group()
-	require.EqualValues(h.t, len(s.prims)*rowBytes, g.Block.LengthBytes)
+	require.EqualValues(h.t, starts[len(s.prims)], g.Block.LengthBytes)
 	require.EqualValues(h.t, len(s.prims), g.Rows)
 	if c.arena.pages {
 		require.Zero(h.t, g.Block.OffsetBytes%4096, "GUARD leases whole pages (rule M1)")
 		require.Zero(h.t, g.LeaseBytes%4096)
 	}
 	for i, prim := range s.prims {
-		want := string(make([]byte, rowBytes))
-		if n := h.naive.find(name, rowBytes); n != nil && init == protocol.InitCurrent && n.sealed[prim].Value != "" {
-			want = n.sealed[prim].Value
+		row := s.session.block.Bytes[starts[i]:starts[i+1]]
+		current := make([]byte, len(row))
+		if n := h.naive.find(name, rowBytes); n != nil && init == protocol.InitCurrent {
+			copy(current, n.sealed[prim].Value) // of an array as much as there is room for
 		}
-		row := s.session.block.Bytes[i*rowBytes : (i+1)*rowBytes]
+		want := string(current)
 		if init != protocol.InitNone {
 			require.Equal(h.t, want, string(row), "init %d (behaviour 180)", init)
 		}
 		if init == protocol.InitNone || h.random.IntN(2) == 0 {
-			copy(row, h.row(rowBytes))
+			copy(row, h.row(max(rowBytes, len(row))))
 		}
 		s.fresh[i] = string(row)
 	}
@@ -385,7 +437,7 @@ func (h *history) unmapSome(c *historyClient) {
 		rows[i] = s.fresh[i]
 	}
 	prims, values := targetsOf(s.prims, rows, &sel)
-	want := h.naive.admits(s.name, int(m.row), ordinal, s.insert, prims)
+	want := h.naive.admits(s.name, s.bytes, ordinal, s.insert, prims)
 	got, err := h.store.FindSession(c, m.ID)
 	require.NoError(h.t, err)
 	require.Same(h.t, m, got)
@@ -395,7 +447,7 @@ func (h *history) unmapSome(c *historyClient) {
 			require.Zero(h.t, out.Flags)
 		}
 		return out, job, err
-	}, func() { h.accept(s.name, int(m.row), naiveOp{ordinal, s.insert, prims, values}) }, func() { h.publishNow(publish, s.name, ordinal) })
+	}, func() { h.accept(s.name, s.bytes, naiveOp{ordinal, s.insert, prims, values}) }, func() { h.publishNow(publish, s.name, ordinal) })
 	_, _, err = h.store.UnmapGroup(m, 0, sel, adopt, publish)
 	requireStatus(h.t, protocol.StatusInvalidHandle, err) // behaviour 188
 	h.step(func() { h.store.EndSession(m) })
@@ -446,7 +498,7 @@ func (h *history) declareSome() {
 	name := historyNames[h.random.IntN(len(historyNames))]
 	retain := h.random.IntN(4)
 	err := h.try(func() error {
-		return h.store.Declare(name, bytesSchema(historyRowBytes[name]), uint32(retain), protocol.HandoffDefault)
+		return h.store.Declare(name, historySchema(historyRowBytes[name]), uint32(retain), protocol.HandoffDefault)
 	})
 	if len(h.naive.named(name)) > 0 && h.naive.find(name, historyRowBytes[name]) == nil {
 		requireStatus(h.t, protocol.StatusInvalidArgument, err)

@@ -22,7 +22,7 @@ type naive struct {
 type naiveColumn struct {
 	name     string
 	index    uint32
-	rowBytes int
+	rowBytes int // below 0: of kind array, with elements of so many bytes
 	retain   int
 	sealed   map[uint64]naiveRow // by path id; nil: never sealed
 	deleted  map[uint64]uint64   // ordinal of each prim's last sealed delete

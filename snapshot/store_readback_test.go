@@ -19,7 +19,8 @@ func (h *history) attachReader() {
 	require.NoError(h.t, err)
 	pins, err := ring.NewPins(mem, l)
 	require.NoError(h.t, err)
-	h.store.AddPins(channelPins{h.t, pins})
+	h.pinned = channelPins{h.t, pins}
+	h.store.AddPins(h.pinned)
 	h.reader, err = NewReader(h.root, func(id uint64) ([]byte, error) {
 		if seg := h.memory.Segment(id); seg != nil {
 			return seg.Bytes, nil
@@ -37,8 +38,16 @@ func (h *history) readerColumns() []*Column {
 }
 
 // readRows are a version's rows by prim, through a row map.
-func (h *history) readRows(v *Version, m *RowMap) map[uint64]naiveRow {
+func (h *history) readRows(p *Pinned, v *Version, m *RowMap) map[uint64]naiveRow {
 	got := map[uint64]naiveRow{}
+	if v.Column.IsArray() {
+		rows, err := p.Ragged(v, m)
+		require.NoError(h.t, err)
+		for i, prim := range m.Prims {
+			got[prim] = naiveRow{string(rows[i]), v.RowOrdinal(m.Rows[i])}
+		}
+		return got
+	}
 	for i, prim := range m.Prims {
 		row := m.Rows[i]
 		got[prim] = naiveRow{string(v.Data[uint64(row)*v.Column.RowBytes:][:v.Column.RowBytes]), v.RowOrdinal(row)}
@@ -64,8 +73,8 @@ func (h *history) checkDelta() {
 		}
 		rows, err := h.reader.Rows(h.list, &v)
 		require.NoError(h.t, err)
-		require.Equal(h.t, now.rows[column.Index], h.readRows(&v, rows))
-		changed := h.readRows(&v, rows.Changed(&v, since))
+		require.Equal(h.t, now.rows[column.Index], h.readRows(&p, &v, rows))
+		changed := h.readRows(&p, &v, rows.Changed(&v, since))
 		stones, err := h.reader.Tombstones(h.list, column, p.Epoch(), since, protocol.Infinite)
 		require.NoError(h.t, err)
 
@@ -131,7 +140,7 @@ func (h *history) checkAsOf() {
 		v := p.Version(0)
 		rows, err := h.reader.Rows(h.list, v)
 		require.NoError(h.t, err)
-		require.Equal(h.t, h.naive.epochs[birth].rows[column.Index], h.readRows(v, rows), "attribute %s as of %d", column.Name, at)
+		require.Equal(h.t, h.naive.epochs[birth].rows[column.Index], h.readRows(&p, v, rows), "attribute %s as of %d", column.Name, at)
 		if h.lazy.IntN(4) == 0 { // it is held while others come and go
 			h.views = append(h.views, &heldView{naive: h.naive.epochs[birth].rows[column.Index], pinned: &p})
 			continue
@@ -151,7 +160,7 @@ func (h *history) checkViews() {
 		v := view.pinned.Version(0)
 		rows, err := h.reader.Rows(h.list, v)
 		require.NoError(h.t, err)
-		require.Equal(h.t, view.naive, h.readRows(v, rows), "a held read")
+		require.Equal(h.t, view.naive, h.readRows(view.pinned, v, rows), "a held read")
 	}
 	for len(h.views) > 3 || len(h.views) > 0 && h.lazy.IntN(10) == 0 {
 		h.views[0].pinned.Release()

@@ -315,7 +315,7 @@ func TestWrongWritesNameWhatIsWrongAndChangeNothing(t *testing.T) {
 		{"a", bytesSchema(2), 1, tensor.Selection{Count: 3, Mask: []uint64{1}}, protocol.StatusInvalidArgument, "a mask leaves out targets"},
 		{"a", bytesSchema(3), 1, all, protocol.StatusInvalidArgument, "row_shape is (3,) but the attribute holds (2,)"},
 		{"a", floatSchema, 1, all, protocol.StatusInvalidArgument, "element type is float32"},
-		{"b", array, 3, all, protocol.StatusNotSupported, "array"},
+		{"b", array, 3, all, protocol.StatusInvalidArgument, "8 bytes: they do not divide into 3 rows"}, // behaviour 22
 		{"b", cuda, 3, all, protocol.StatusNotSupported, "cuda"},
 		{"b", wide, 3, all, protocol.StatusInvalidArgument, "9 dimensions"},
 		{"b", protocol.Schema{}, 3, all, protocol.StatusInvalidArgument, "element type is needed"}, // behaviour 177

@@ -73,7 +73,16 @@ func (f *fixture) rowsAt(column uint32, epoch uint64) map[uint64]string {
 			continue
 		}
 		require.NotContains(f.t, got, rows[i].PathID, "a prim has two rows")
-		got[rows[i].PathID] = string(data[i*rowBytes : (i+1)*rowBytes])
+		row := data[i*rowBytes : (i+1)*rowBytes]
+		if f.attribute(column).Schema.Kind == protocol.KindArray {
+			if ref := at[protocol.RowRef](row, 0); ref.LengthBytes == 0 {
+				require.Zero(f.t, *ref, "an empty row")
+				row = nil
+			} else {
+				row = f.bytes(ref.Segment, ref.OffsetBytes, ref.LengthBytes)
+			}
+		}
+		got[rows[i].PathID] = string(row)
 	}
 	return got
 }
@@ -187,8 +196,10 @@ func (f *fixture) checkBooks() {
 			hold(v.ordinals)
 			hold(v.layoutBlock)
 		}
+		f.checkRagged(c, hold)
 		for i, k := range c.pending {
 			hold(k.block)
+			hold(k.data)
 			unsealed += k.charged
 			require.False(f.t, k.filling)
 			require.Greater(f.t, k.ordinal, s.floorOfID(c.nameID), "a sealed capture is still pending")
@@ -236,20 +247,18 @@ func (f *fixture) checkBooks() {
 	for _, t := range []*table{&s.attributes, &s.segments, &s.dictionary.table, &s.records.tables[0], &s.records.tables[1]} {
 		pages += len(t.pages)
 	}
-	if s.dictionary.block != nil {
-		pages++ // texts: they fit one block here
-	}
-	blocks[s.meta] += pages
-	held := uint64(0)
+	blocks[s.meta] += pages + s.dictionary.made
+	held, quarantined := uint64(0), map[*Arena]int{}
 	for _, seg := range f.memory.segments {
 		held += uint64(len(seg.Bytes))
 		if seg.arena != nil {
-			if _, ok := blocks[seg.arena]; !ok {
+			if quarantined[seg.arena] = len(seg.arena.quarantine); blocks[seg.arena] == 0 {
 				blocks[seg.arena] = 0
 			}
 		}
 	}
 	for a, n := range blocks {
+		n += quarantined[a]
 		require.Equal(f.t, n, a.blocks, "blocks of %s", a.Label)
 		require.Equal(f.t, n, a.pool.Stats().Blocks, "pool of %s", a.Label)
 	}

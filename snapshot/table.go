@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
 	"callboard/protocol"
 )
 
@@ -29,8 +27,8 @@ func (t *table) entry(i uint64) ([]byte, error) {
 		}
 		clear(b.Bytes)
 		ref := &t.refs[len(t.pages)]
-		atomic.StoreUint64(&ref.OffsetBytes, b.Ref.OffsetBytes)
-		atomic.StoreUint64(&ref.Segment, b.Ref.Segment)
+		store64(&ref.OffsetBytes, b.Ref.OffsetBytes)
+		store64(&ref.Segment, b.Ref.Segment)
 		t.pages = append(t.pages, b.Bytes)
 	}
 	return t.pages[page][place*t.size:][:t.size:t.size], nil

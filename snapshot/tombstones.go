@@ -1,8 +1,7 @@
 package snapshot
 
 import (
-	"sync/atomic"
-
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -20,7 +19,7 @@ type tombstones struct {
 	rows  []protocol.TombstoneRow // nil before the first delete
 	count uint64                  // deletes ever
 	next  []protocol.TombstoneRow // a larger ring, reserved
-	place protocol.Ref            // of next
+	place protocol.BlockRef       // of next
 	made  int                     // rings that were made
 }
 
@@ -42,7 +41,7 @@ func (s *Store) reserveTombstones(c *column, n int) error {
 	t.made++
 	clear(b.Bytes)
 	t.next = slice[protocol.TombstoneRow](b.Bytes, 0, want)
-	t.place = protocol.Ref{Segment: b.Ref.Segment, OffsetBytes: b.Ref.OffsetBytes}
+	t.place = protocol.BlockRef{Segment: b.Ref.Segment, OffsetBytes: b.Ref.OffsetBytes, LengthBytes: uint64(want) * sizeOf[protocol.TombstoneRow]()}
 	return nil
 }
 
@@ -53,30 +52,39 @@ func (c *column) bury(buried []tombstone, epoch uint64) {
 	if t.next != nil {
 		c.growTombstones()
 	}
+	if fault.On(fault.TombstoneDropped) {
+		return
+	}
 	for _, b := range buried {
 		row := &t.rows[t.count%uint64(len(t.rows))]
 		if t.count >= uint64(len(t.rows)) && row.Ordinal > c.entry.FrontierOrdinal {
-			atomic.StoreUint64(&c.entry.FrontierOrdinal, row.Ordinal)
+			store64(&c.entry.FrontierOrdinal, row.Ordinal)
 		}
-		atomic.StoreUint64(&row.Epoch, protocol.Infinite)
-		atomic.StoreUint64(&row.PathID, b.prim)
-		atomic.StoreUint64(&row.Ordinal, b.ordinal)
-		atomic.StoreUint64(&row.Epoch, epoch)
+		store64(&row.Epoch, protocol.Infinite)
+		store64(&row.PathID, b.prim)
+		store64(&row.Ordinal, b.ordinal)
+		store64(&row.Epoch, epoch)
 		t.count++
-		atomic.StoreUint64(&c.entry.TombstoneCount, t.count)
+		store64(&c.entry.TombstoneCount, t.count)
 	}
 }
 
 // growTombstones makes the reserved ring the column's: its capacity is 0 meanwhile, so
-// that readers do not take the place of one for the size of another.
+// that readers do not take the place of one for the size of another. Should the broker
+// die meanwhile, the next one finds the ring by TombstonesNext, and ends what was begun.
 func (c *column) growTombstones() {
 	t := &c.tombstones
 	for i := t.count - min(t.count, uint64(len(t.rows))); i < t.count; i++ {
 		t.next[i%uint64(len(t.next))] = t.rows[i%uint64(len(t.rows))]
 	}
-	atomic.StoreUint64(&c.entry.TombstoneCapacity, 0)
-	atomic.StoreUint64(&c.entry.Tombstones.OffsetBytes, t.place.OffsetBytes)
-	atomic.StoreUint64(&c.entry.Tombstones.Segment, t.place.Segment)
+	e := c.entry
+	store64(&e.TombstonesNext.LengthBytes, t.place.LengthBytes)
+	store64(&e.TombstonesNext.OffsetBytes, t.place.OffsetBytes)
+	store64(&e.TombstonesNext.Segment, t.place.Segment)
+	store64(&e.TombstoneCapacity, 0)
+	store64(&e.Tombstones.OffsetBytes, t.place.OffsetBytes)
+	store64(&e.Tombstones.Segment, t.place.Segment)
 	t.rows, t.next = t.next, nil
-	atomic.StoreUint64(&c.entry.TombstoneCapacity, uint64(len(t.rows)))
+	store64(&e.TombstoneCapacity, uint64(len(t.rows)))
+	store64(&e.TombstonesNext.Segment, 0)
 }

@@ -37,9 +37,15 @@ func (s *Store) Usage() MemoryUse {
 				to = &u.RetainedBytes
 			}
 			add(to, c.versions[i].block, c.versions[i].ordinals)
+			for _, d := range c.versions[i].data {
+				add(to, d.block)
+			}
+		}
+		if c.ragged != nil {
+			u.LiveBytes += c.ragged.sizeBytes
 		}
 		for _, k := range c.pending {
-			add(&u.WaitingBytes, k.block)
+			add(&u.WaitingBytes, k.block, k.data)
 		}
 		for _, x := range c.spares {
 			add(&u.RecycledBytes, x.block, x.ordinals)

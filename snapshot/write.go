@@ -3,6 +3,7 @@ package snapshot
 import (
 	"strings"
 
+	"callboard/fault"
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -15,6 +16,9 @@ type Target struct {
 	Ordinal uint64
 	Next    bool // take the floor + 1 instead of Ordinal (rule O8)
 	Insert  bool
+	// ElementSizes are element counts of an array attribute's rows: of a write's payload,
+	// none where it is packed; of a session's prims.
+	ElementSizes []uint64
 }
 
 // Outcome is what an operation's completion reports.
@@ -35,7 +39,8 @@ type Job struct {
 	Abort func()
 }
 
-// schemaOf translates and checks a schema from the wire.
+// schemaOf translates and checks a schema from the wire. The bytes are those of a row
+// in a version's block.
 func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	t := tensor.Schema{Kind: tensor.Kind(w.Kind), DType: tensor.DType{Code: w.DtypeCode, Bits: w.DtypeBits, Lanes: w.DtypeLanes},
 		Semantic: tensor.Semantic(w.Semantic), Device: tensor.Device{Type: w.DeviceType, ID: w.DeviceID}}
@@ -44,9 +49,6 @@ func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	}
 	if w.RowDimensions > 0 {
 		t.RowShape = w.RowShape[:w.RowDimensions]
-	}
-	if t.Kind == tensor.Array {
-		return t, 0, protocol.Errorf(protocol.StatusNotSupported, "array attributes are not part of this version; use kind fixed with a row_shape")
 	}
 	if t.Device.Type == tensor.DeviceCUDA {
 		return t, 0, protocol.Errorf(protocol.StatusNotSupported, "device is %s: this broker serves host memory only", t.Device)
@@ -61,6 +63,9 @@ func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 		return t, 0, err
 	}
 	rowBytes, err := t.RowBytes()
+	if t.Kind == tensor.Array {
+		rowBytes = refBytes
+	}
 	return t, rowBytes, err
 }
 
@@ -157,8 +162,11 @@ func (s *Store) admit(name string, ordinal uint64, next bool) (uint64, error) {
 			return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: the write floor is %d, nothing comes after it", name, floor)
 		}
 		ordinal = floor + 1
+		if fault.On(fault.NextOrdinalSkips) {
+			ordinal++
+		}
 	}
-	if ordinal <= floor {
+	if ordinal <= floor && !(fault.On(fault.FloorOffByOne) && ordinal == floor) {
 		return 0, protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: ordinal %d is at or below the write floor %d; write above it", name, ordinal, floor)
 	}
 	for _, z := range s.active {
@@ -176,6 +184,9 @@ type payload struct {
 	selection tensor.Selection
 	staged    *Block // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
 	adopt     bool   // the producer promises not to touch staged again
+
+	starts   []uint64 // of an array: where each row begins in bytes, and the last one ends; nil: packed
+	rowBytes uint64   // of a packed array: of each row
 }
 
 // incoming is one attribute's write on its way to being accepted.
@@ -189,6 +200,7 @@ type incoming struct {
 	instead  *capture      // the one that it makes pointless: earlier values of the same prims at the same ordinal
 	deletes  []*remembered // accepted before, to stand in its column too
 	source   *Block        // the lease that the payload is copied from
+	from     []uint32      // of an array: the payload's row for each of the capture's prims; nil: row i
 	standing bool          // the capture is among its column's already
 	copied   uint64
 	flags    uint32
@@ -237,6 +249,11 @@ func (s *Store) WriteBatch(entries []Entry, seal bool) (Outcome, *Job, error) {
 			err = s.checkBatch(i, e)
 		}
 		if err != nil {
+			if fault.On(fault.BatchInParts) && i > 0 {
+				s.incoming = s.incoming[:i]
+				_, _, _ = s.accept(s.incoming[0].ordinal, seal)
+				return Outcome{}, nil, err
+			}
 			s.dropIncoming()
 			return Outcome{}, nil, err
 		}
@@ -284,7 +301,10 @@ func (s *Store) prepare(w *incoming, t *Target, p payload) (err error) {
 		}
 		return named(t.Name, err)
 	}
-	if uint64(len(p.bytes))/w.rowBytes < p.rows {
+	if err := w.checkRagged(t.ElementSizes); err != nil {
+		return err
+	}
+	if w.schema.Kind == protocol.KindFixed && uint64(len(p.bytes))/w.rowBytes < p.rows {
 		return protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, w.rowBytes)
 	}
 	k := s.newCapture()
@@ -300,7 +320,7 @@ func (s *Store) prepare(w *incoming, t *Target, p payload) (err error) {
 
 // checkPrims refuses what accepted operations and sealed data do not let these prims do.
 func (s *Store) checkPrims(r resolved, k *capture, insert bool) error {
-	if insert {
+	if insert && !fault.On(fault.InsertIsUpsert) {
 		if err := s.checkInsert(k, k.ordinal); err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@ package tensor
 import (
 	"iter"
 	"math/bits"
+
+	"callboard/fault"
 )
 
 // All as a Selection's Count addresses the whole set.
@@ -196,6 +198,9 @@ func nextRun(mask []uint64, lo, hi uint64) (first, end uint64) {
 
 // nextBit finds the first bit in [lo, hi) that differs from those of flip.
 func nextBit(mask []uint64, lo, hi, flip uint64) uint64 {
+	if fault.On(fault.MaskInverted) {
+		flip = ^flip
+	}
 	for lo < hi {
 		if word := (mask[lo/64] ^ flip) >> (lo % 64); word != 0 {
 			return min(lo+uint64(bits.TrailingZeros64(word)), hi)

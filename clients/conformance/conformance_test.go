@@ -37,7 +37,8 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	argv, broken := commands(t)
-	s := &supervisor{argv: argv, broken: broken, running: map[string]*driver{}, shared: harness.Start(t, "--log-level", "warn")}
+	s := &supervisor{argv: argv, broken: broken, running: map[string]*driver{}, start: func(args ...string) *harness.Broker { return harness.Start(t, args...) }}
+	s.shared = s.start("--log-level", "warn")
 	defer s.stop(t)
 	for language, why := range broken {
 		t.Errorf("%s: %s", language, why)
@@ -105,7 +106,7 @@ func (s *supervisor) tabulate(t *testing.T, scenario *Scenario, table *Table, na
 	}
 	for _, pair := range pairs(scenario) {
 		label := strings.Join(pair, "→")
-		n, err := s.run(t, scenario, pair)
+		n, err := s.run(scenario, pair)
 		r := s.judge(t, scenario, table, label, n, err)
 		if pair[0] == pair[len(pair)-1] {
 			add(pair[0], r)

@@ -48,7 +48,8 @@
 //	A freeze, A thaw            stops all threads of the broker, and lets them go on
 //	A silent                    role A's process has written nothing to standard error
 //
-// Values are [1 2 3], raw bits [0x7fc00001], strings "text"; a write with several lists has one tensor per prim.
+// Values are [1 2 3], raw bits [0x7fc00001], strings "text"; a write with several lists has one tensor per prim,
+// and so has a group of kind array ("array", "map … array sizes=2,0", "fill m.0 row=1 …").
 // Expectations, all of which must hold:
 //
 //	ok                          no error

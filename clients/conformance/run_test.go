@@ -17,6 +17,7 @@ import (
 type supervisor struct {
 	argv    map[string][]string
 	broken  map[string]string
+	start   func(args ...string) *harness.Broker
 	shared  *harness.Broker
 	running map[string]*driver // by language and role
 	serial  int
@@ -54,12 +55,12 @@ func (s *supervisor) stop(t *testing.T) {
 
 // run plays a scenario; its roles have these languages, in order of appearance and over again. It returns how many
 // steps asserted something.
-func (s *supervisor) run(t *testing.T, scenario *Scenario, languages []string) (assertions int, err error) {
+func (s *supervisor) run(scenario *Scenario, languages []string) (assertions int, err error) {
 	s.serial++
 	n := &namespace{prefix: fmt.Sprintf("s%d", s.serial), kept: map[string]string{}}
 	broker := s.shared
 	if scenario.Fresh {
-		n.prefix, broker = "", harness.Start(t, append([]string{"--log-level", "warn"}, scenario.FreshArgs...)...)
+		n.prefix, broker = "", s.start(append([]string{"--log-level", "warn"}, scenario.FreshArgs...)...)
 		defer broker.Stop()
 		defer signalBroker(broker, "thaw")
 	}

@@ -16,7 +16,7 @@ func (c *client) carried(q *Query, columns []*snapshot.Column) (*snapshot.Column
 		var rows *snapshot.RowMap
 		var err error
 		if v := p.Version(0); v.Column != nil {
-			rows, err = c.reader.Rows(q.prims, v)
+			rows, err = c.reader.Rows(q.list(), v)
 		}
 		p.Release()
 		if err != nil {
@@ -63,7 +63,7 @@ func (c *client) fit(q *Query, name string, try func(stored *tensor.Schema) erro
 			if err := try(&column.Schema); err != nil {
 				return err
 			}
-		case match == nil && (column != nil || q.Len() == 0):
+		case match == nil && (column != nil || q.Len() == 0 && !q.running()):
 			return first
 		}
 	}

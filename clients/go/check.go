@@ -23,6 +23,10 @@ type payload struct {
 	direct    bool     // the tensor's bytes are the payload as they are
 	sizeBytes uint64
 	primMode  uint32
+
+	ragged [][]byte // of kind array: the bytes of each row
+	sizes  []uint64 // of kind array: the elements of each row
+	prims  int      // of kind array: of the query
 }
 
 // writeChecks is what decides a write before it is submitted.
@@ -67,15 +71,18 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, err
 	}
 	named := func(err error) error { return named(w.name, err) }
-	if w.isArray {
-		return p, notArray(w.name)
-	}
-	t, err := toTensor(w.values)
-	if err != nil {
-		return p, named(err)
-	}
+	running := q.running() // then only the broker will know how many prims there are
 	size := uint64(q.Len())
 	expect, selection := size, Selection{Count: tensor.All}
+	if running {
+		if w.selection != nil {
+			size = w.selection.Count
+		}
+		expect = tensor.AnyRows
+		if size == tensor.All {
+			return p, named(fail(protocol.StatusInvalidArgument, "the query is still running: a selection needs a count; give one, or wait for the query"))
+		}
+	}
 	if w.selection != nil {
 		selection = *w.selection
 		if selection.Count == 0 { // before it looks like a payload of the wrong length (behaviour 65)
@@ -88,6 +95,19 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		if selection.IndexMap != nil {
 			expect = tensor.AnyRows
 		}
+	}
+	if w.isArray {
+		if p, err = c.checkRagged(q, w, &selection, size); err != nil {
+			return p, named(err)
+		}
+		if w.insert {
+			p.primMode = protocol.ModeInsert
+		}
+		return p, nil
+	}
+	t, err := toTensor(w.values)
+	if err != nil {
+		return p, named(err)
 	}
 	var given tensor.Schema
 	var rows uint64
@@ -111,7 +131,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 	if err != nil {
 		return p, named(err)
 	}
-	if size > 0 || rows > 0 { // behaviour 19
+	if (size > 0 || rows > 0) && (!running || w.selection != nil) { // behaviour 19
 		n, err := selection.Resolve(size, rows)
 		if err != nil {
 			return p, named(err)
@@ -178,6 +198,12 @@ func wireSchema(s *tensor.Schema) protocol.Schema {
 // copyTo writes the payload's rows, compact, to dst.
 func (p *payload) copyTo(dst []byte) error {
 	dst = dst[:p.sizeBytes]
+	if p.ragged != nil {
+		for _, row := range p.ragged {
+			dst = dst[copy(dst, row):]
+		}
+		return nil
+	}
 	if p.take == nil {
 		if len(dst) == 0 {
 			return nil
@@ -197,7 +223,3 @@ func (p *payload) copyTo(dst []byte) error {
 }
 
 func (p *payload) String() string { return fmt.Sprintf("attribute %q", p.name) }
-
-func notArray(name string) error {
-	return fail(protocol.StatusNotSupported, "attribute %q: array attributes are not part of this version; use kind fixed with a row_shape", name)
-}

@@ -21,7 +21,8 @@ type client struct {
 	options     Options
 	identity    ring.Identity
 	guard       bool
-	conn        *shm.Conn
+	dir         string // where the broker's socket is
+	conn        atomic.Pointer[shm.Conn]
 	channelFile *os.File
 	channel     *shm.Mapping
 	directory   *shm.Mapping
@@ -34,11 +35,23 @@ type client struct {
 	holders atomic.Int64
 	closed  atomic.Bool
 	ended   atomic.Pointer[Error] // why the session is over
+	over    chan struct{}         // closed with it
 
-	mutex     sync.Mutex // the ring, ops and both areas
+	broker atomic.Uint64       // the incarnation of the broker that this client is attached to
+	gap    atomic.Pointer[gap] // stored under mutex
+
+	mutex     sync.Mutex // the ring, ops, both areas and all up to results
 	ring      *ring.Client
 	ops       map[uint64]*Op
 	lastOp    uint64
+	life      uint64 // the ring generation: grows with each restart of the broker
+	queries   map[*queryHandle]struct{}
+	moved     map[uint64]uint64 // handles of queries that the last restart changed, old to new
+	sessions  map[*session]bool
+	orphans   int  // sessions of earlier lives that are open here
+	confirmed bool // that there are none
+	unsealed  unsealed
+	lost      []string // what was unsealed at a restart, to be told once
 	arguments area
 	results   area
 
@@ -49,6 +62,9 @@ type client struct {
 	retired  atomic.Uint32
 
 	deletes deletes
+
+	lastQuery atomic.Uint64 // that this client numbered itself
+	lastList  atomic.Uint64
 
 	rooting sync.Mutex // root
 	root    *Query     // of the single prim "/"
@@ -107,7 +123,7 @@ func (c *client) close() {
 		return
 	}
 	c.end(fail(protocol.StatusSessionEnded, "this stage was closed; dial again"))
-	_ = c.conn.Close()
+	_ = c.conn.Load().Close()
 	c.rooting.Lock()
 	if c.root != nil {
 		c.root.handle.released.Store(true) // ours, and not forgotten by anybody
@@ -118,12 +134,14 @@ func (c *client) close() {
 
 // end makes the session over, once: all that is outstanding fails.
 func (c *client) end(why *Error) {
-	c.ended.CompareAndSwap(nil, why)
+	if c.ended.CompareAndSwap(nil, why) {
+		close(c.over)
+	}
 	why = c.ended.Load()
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for id, op := range c.ops {
-		op.finish(&Error{Status: why.Status, Text: op.what + ": " + why.Text, OpID: op.id, operation: true}, nil, nil)
+		op.finish(&Error{Status: why.Status, Text: op.what() + ": " + why.Text, OpID: op.id, operation: true}, nil, nil)
 		delete(c.ops, id)
 	}
 }
@@ -139,19 +157,25 @@ func (c *client) alive() error {
 
 // lookAtSocket notices a broker that hung up, after a turn without news (rule R4).
 func (c *client) lookAtSocket() {
-	if c.ended.Load() != nil || !c.conn.HungUp() || !c.talking.TryLock() {
+	if c.ended.Load() != nil || !c.conn.Load().HungUp() || !c.talking.TryLock() {
 		return // whoever talks notices it as well
 	}
 	defer c.talking.Unlock()
-	c.hungUp()
+	if c.conn.Load().HungUp() { // it may be another one since
+		c.hungUp()
+	}
 }
 
-// hungUp reads what the broker said last. The caller holds talking.
+// hungUp reads what the broker said last: it ended the session, or else it is gone itself
+// and the next one is looked for. The caller holds talking.
 func (c *client) hungUp() {
-	why := fail(protocol.StatusSessionEnded, "the broker hung up: it was killed or has crashed; dial again when it is back")
+	if c.gap.Load() != nil {
+		return
+	}
+	var why *Error
 	var buf [protocol.MessageBytesMax]byte
 	for {
-		n, files, err := c.conn.RecvWithin(turnMax, buf[:])
+		n, files, err := c.conn.Load().RecvWithin(turnMax, buf[:])
 		for _, f := range files {
 			_ = f.Close()
 		}
@@ -163,7 +187,14 @@ func (c *client) hungUp() {
 			why = said
 		}
 	}
-	c.end(why)
+	switch {
+	case why != nil && why.Status != protocol.StatusBrokerRestarted:
+		c.end(why)
+	case c.options.ReattachWait < 0:
+		c.end(fail(protocol.StatusSessionEnded, "the broker hung up: it was killed or has crashed; dial again when it is back"))
+	default:
+		c.lose()
+	}
 }
 
 const turnMax = ring.TurnMax
@@ -176,17 +207,26 @@ func (c *client) forgot(what string) {
 }
 
 // pinByBroker is operation PIN (rule V2). It waits for as long as the session lives:
-// the slots may be stored into until then.
+// the slots may be stored into until then. A restart of the broker does not show.
 func (c *client) pinByBroker(slots []uint32) (uint64, error) {
-	op, err := c.submit(request{what: "pinning", opcode: protocol.OpPin, size: 4 * len(slots), fill: func(dst []byte) error {
-		copy(dst, bytesOfSlice(slots))
-		return nil
-	}})
-	if err != nil {
-		return 0, err
+	for {
+		op, err := c.submit(request{what: "pinning", opcode: protocol.OpPin, size: 4 * len(slots), fill: func(dst []byte) error {
+			copy(dst, bytesOfSlice(slots))
+			return nil
+		}})
+		if err == nil {
+			if err = op.Wait(context.Background()); err == nil {
+				return op.completion.Epoch, nil
+			}
+		}
+		if !errors.Is(err, ErrBrokerRestarted) {
+			return 0, err
+		}
+		if err := c.settle(context.Background()); err != nil {
+			return 0, err
+		}
+		for _, slot := range slots {
+			c.pins.Unpin(int(slot))
+		}
 	}
-	if err := op.Wait(context.Background()); err != nil {
-		return 0, err
-	}
-	return op.completion.Epoch, nil
 }

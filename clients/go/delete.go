@@ -44,7 +44,7 @@ func (s *Stage) DeleteAttributes(q *Query, names []string, ordinal uint64) (*Op,
 	if len(names) > 0 {
 		what = fmt.Sprintf("deleting %q", names)
 	}
-	op, err := c.submit(request{what: what, opcode: protocol.OpDelete, handle: handle, ordinal: ordinal, size: stringListBytes(names),
+	op, err := c.submit(request{what: what, opcode: protocol.OpDelete, handle: handle, ordinal: ordinal, size: stringListBytes(names), names: names,
 		fill: func(dst []byte) error { putStringList(dst, names); return nil }})
 	if err == nil {
 		c.deletes.note(names, ordinal)
@@ -71,6 +71,13 @@ func (d *deletes) note(names []string, ordinal uint64) {
 	for _, name := range names {
 		d.names[name] = max(d.names[name], ordinal)
 	}
+}
+
+// forget: a restart of the broker leaves nothing unsealed.
+func (d *deletes) forget() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	clear(d.names)
 }
 
 func (d *deletes) any() bool {

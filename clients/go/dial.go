@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -32,6 +33,11 @@ type Options struct {
 	// PinCount asks for a number of pin slots: how many attributes may be held by views
 	// at once, the floors of each view included; 0 for 4096.
 	PinCount uint32
+	// ReattachWait is how long a broker that is gone without a word is waited for. One that
+	// comes back and has recovered the stage takes this client up again: reads go on all
+	// the time, and operations that were not sealed end with ErrBrokerRestarted. 0: ten
+	// seconds; negative: the session ends at once.
+	ReattachWait time.Duration
 	// Forgotten is told of views, sessions and queries that were dropped without
 	// having been given back, once they have been (invariant G5). It runs on a
 	// goroutine of the runtime's and must not block.
@@ -60,6 +66,9 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	if o.Name == "" {
 		o.Name = filepath.Base(os.Args[0])
 	}
+	if o.ReattachWait == 0 {
+		o.ReattachWait = reattachWait
+	}
 	o.Guard = o.Guard || os.Getenv("CALLBOARD_GUARD") == "1"
 	if err := shm.CheckStage(o.Stage); err != nil {
 		return nil, fail(protocol.StatusInvalidArgument, "%v", err)
@@ -70,21 +79,18 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	dir, err := o.RuntimeDir, error(nil)
 	if dir == "" {
 		dir, err = shm.FindRuntime(o.Stage)
-	} else {
-		var trusted []uint32
-		if trusted, err = shm.TrustedUIDs(); err == nil {
-			err = shm.VerifyDir(dir, trusted...)
-		}
 	}
 	if err != nil {
 		return nil, &Error{Status: protocol.StatusNotFound, Text: err.Error(), cause: err}
 	}
-	conn, err := shm.Dial(filepath.Join(dir, shm.AttachSocket))
+	conn, err := dialIn(dir)
 	if err != nil {
-		return nil, &Error{Status: protocol.StatusNotFound, Text: "attaching to stage " + o.Stage + ": " + err.Error(), cause: err}
+		return nil, err
 	}
-	c := &client{options: o, conn: conn, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}}
-	err = c.attach(ctx)
+	c := &client{options: o, dir: dir, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}, over: make(chan struct{}),
+		queries: map[*queryHandle]struct{}{}, sessions: map[*session]bool{}, confirmed: true, unsealed: unsealed{}}
+	c.conn.Store(conn)
+	err = c.attach(ctx, conn)
 	if err == nil && named {
 		err = c.checkStage(dir)
 	}
@@ -106,8 +112,24 @@ func (c *client) checkStage(dir string) error {
 	return nil
 }
 
-// attach says hello and maps what comes back.
-func (c *client) attach(ctx context.Context) error {
+// dialIn connects to the broker whose socket is in a directory.
+func dialIn(dir string) (*shm.Conn, error) {
+	trusted, err := shm.TrustedUIDs()
+	if err == nil {
+		err = shm.VerifyDir(dir, trusted...)
+	}
+	if err != nil {
+		return nil, &Error{Status: protocol.StatusNotFound, Text: err.Error(), cause: err}
+	}
+	conn, err := shm.Dial(filepath.Join(dir, shm.AttachSocket))
+	if err != nil {
+		return nil, &Error{Status: protocol.StatusNotFound, Text: "attaching: " + err.Error(), cause: err}
+	}
+	return conn, nil
+}
+
+// hello is what this client says of itself.
+func (c *client) hello() protocol.HelloRequest {
 	hello := protocol.HelloRequest{Header: messageHeader[protocol.HelloRequest](protocol.MessageHelloRequest), Features: snapshot.Features,
 		Language: protocol.LanguageGo, Pid: uint32(os.Getpid()), PinCount: c.options.PinCount}
 	if c.options.Guard {
@@ -117,21 +139,48 @@ func (c *client) attach(ctx context.Context) error {
 		hello.Flags |= protocol.AttachReadOnly
 	}
 	copy(hello.Name[:len(hello.Name)-1], c.options.Name)
-	if err := c.conn.Send(bytesOf(&hello)); err != nil {
-		return fail(protocol.StatusSessionEnded, "attaching: %v", err)
+	return hello
+}
+
+// greet says hello and takes the answer. The descriptors are the caller's to close, with
+// an error as well. An error with a cause is not the broker's word.
+func greet(conn *shm.Conn, hello *protocol.HelloRequest, limit time.Duration) (*protocol.HelloReply, closers, error) {
+	if err := conn.Send(bytesOf(hello)); err != nil {
+		return nil, nil, &Error{Status: protocol.StatusSessionEnded, Text: "attaching: " + err.Error(), cause: err}
 	}
+	var buf [protocol.MessageBytesMax]byte
+	n, files, err := conn.RecvWithin(limit, buf[:])
+	if errors.Is(err, shm.ErrTimeout) {
+		return nil, nil, &Error{Status: protocol.StatusTimeout, Text: fmt.Sprintf("attaching: the broker did not answer within %v", limit), cause: err}
+	}
+	if err != nil {
+		return nil, nil, &Error{Status: protocol.StatusSessionEnded, Text: "attaching: " + err.Error(), cause: err}
+	}
+	if err := errorIn(buf[:n]); err != nil {
+		return nil, files, err
+	}
+	reply, ok := decode[protocol.HelloReply](buf[:n])
+	if err := checkMessage(buf[:n], ok, protocol.MessageHelloReply); err != nil {
+		return nil, files, err
+	}
+	if len(files) != 3 {
+		return nil, files, fail(protocol.StatusInternal, "attaching: the broker passed %d descriptors, expected 3", len(files))
+	}
+	if reply.DirectoryBytes != protocol.DirectoryBytes || reply.DoorbellBytes != protocol.DoorbellBytes {
+		return nil, files, fail(protocol.StatusIncompatibleVersion, "attaching: the broker's directory has %d bytes and its doorbell %d; this library expects %d and %d",
+			reply.DirectoryBytes, reply.DoorbellBytes, protocol.DirectoryBytes, protocol.DoorbellBytes)
+	}
+	return &reply, files, nil
+}
+
+// attach says hello and maps what comes back.
+func (c *client) attach(ctx context.Context, conn *shm.Conn) error {
 	limit := helloWait
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end))
 	}
-	var buf [protocol.MessageBytesMax]byte
-	n, files, err := c.conn.RecvWithin(limit, buf[:])
-	if err != nil {
-		if errors.Is(err, shm.ErrTimeout) {
-			return fail(protocol.StatusTimeout, "attaching: the broker did not answer within %v", limit)
-		}
-		return fail(protocol.StatusSessionEnded, "attaching: %v", err)
-	}
+	hello := c.hello()
+	reply, files, err := greet(conn, &hello, limit)
 	defer func() {
 		for _, f := range files {
 			if f != c.channelFile {
@@ -139,19 +188,8 @@ func (c *client) attach(ctx context.Context) error {
 			}
 		}
 	}()
-	if err := errorIn(buf[:n]); err != nil {
+	if err != nil {
 		return err
-	}
-	reply, ok := decode[protocol.HelloReply](buf[:n])
-	if err := checkMessage(buf[:n], ok, protocol.MessageHelloReply); err != nil {
-		return err
-	}
-	if len(files) != 3 {
-		return fail(protocol.StatusInternal, "attaching: the broker passed %d descriptors, expected 3", len(files))
-	}
-	if reply.DirectoryBytes != protocol.DirectoryBytes || reply.DoorbellBytes != protocol.DoorbellBytes {
-		return fail(protocol.StatusIncompatibleVersion, "attaching: the broker's directory has %d bytes and its doorbell %d; this library expects %d and %d",
-			reply.DirectoryBytes, reply.DoorbellBytes, protocol.DirectoryBytes, protocol.DoorbellBytes)
 	}
 	c.channelFile = files[0] // open until the last pin is gone: its lock is our proof of life (rule I3)
 	if c.channel, err = shm.Map(files[0], reply.ChannelBytes, true); err != nil {
@@ -168,7 +206,7 @@ func (c *client) attach(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.open(&reply)
+	return c.open(reply)
 }
 
 // open makes the parts of the client over the three mappings.
@@ -195,6 +233,8 @@ func (c *client) open(reply *protocol.HelloReply) error {
 			g, id.Generation, c.reader.Generation())
 	}
 	c.identity, c.guard = id, id.Flags&protocol.AttachGuard != 0
+	c.life = reply.RingGeneration
+	c.broker.Store(reply.BrokerIncarnation)
 	c.arguments, c.results = newArea(layout.ArgumentBytes), newArea(layout.ResultBytes)
 	c.reader.PinByBroker = c.pinByBroker
 	return nil

@@ -13,10 +13,11 @@
 // goroutines. Every call that waits takes a context and notices its end within
 // 100 ms; a submission never waits for the broker.
 //
-//	Query          an ordered list of prims
+//	Query          an ordered list of prims, from paths or from a filter
 //	Op             one operation on its way; Wait tells how it ended
 //	MapSession     memory that is filled in place and handed over
-//	Read, Group    sealed data of some attributes: the newest, as of an ordinal, or what changed
+//	Read, Group    sealed data of some attributes: the newest, as of an ordinal, or what changed;
+//	               of the fixed kind one array, of kind array a tensor for each prim (Tensor, Row)
 //	Snapshot       sealed data of everything at one epoch; its Cursor is where a delta begins
 //
 // # Its place in the data's way
@@ -30,7 +31,7 @@
 //	G1 Memory of the stage stays mapped, and the channel's lock held, until the
 //	   Stage is closed and the last view of it is released.
 //	G2 A view's bytes are read-only and stay as they are until its Release; Release
-//	   counts once, from any goroutine. What was got from a view (Bytes, Rows) must
+//	   counts once, from any goroutine. What was got from a view (Bytes, Rows, Row) must
 //	   not be touched afterwards: Go cannot catch that.
 //	G3 An op's error belongs to the op and stays with it.
 //	G4 What arguments and sealed state decide is refused at once, before anything is
@@ -41,8 +42,13 @@
 //
 // # When a peer dies or lies
 //
-// A broker that is gone ends the session: ops and calls fail with ErrSessionEnded
-// and its text, views stay readable. What it wrote is checked before it is used, so
+// A broker that ends the session says so: ops and calls fail with ErrSessionEnded and
+// its text, views stay readable. One that is gone without a word is waited for
+// (Options.ReattachWait): reads, views and waits go on, calls that wait for the broker
+// wait, and submissions are refused with ErrBrokerRestarted. The next broker takes this
+// client up where it was: what was in flight and not sealed ends with ErrBrokerRestarted
+// (Op.SealedMaybe), map sessions are over, queries go on. What had ended well without a
+// seal is lost as well: the next submission is refused once, which says what. What it wrote is checked before it is used, so
 // a damaged directory is an error of kind INTERNAL and never a fault.
 //
 // # Not here

@@ -42,6 +42,10 @@ type Error struct {
 	// OpID is the operation that failed, 0 when it was refused at submission or when no
 	// operation was meant.
 	OpID uint64
+	// SealedMaybe, of BROKER_RESTARTED: the operation may have been sealed before the broker
+	// went, as a whole, since the write floor is at or above its ordinal. Else it left
+	// nothing behind.
+	SealedMaybe bool
 
 	operation bool // an operation failed, at submission or at its end
 	cause     error

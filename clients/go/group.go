@@ -94,7 +94,8 @@ func (g *Group) DType() DType { return g.rowSchema().DType }
 // Semantic is what the numbers stand for.
 func (g *Group) Semantic() Semantic { return g.rowSchema().Semantic }
 
-// IsArray tells the kind: every group of this version is of fixed kind.
+// IsArray tells the kind that its writer declared (behaviour 37). Of kind array there is
+// a tensor for each of Prims: Tensor, Row; Array and Bytes are the fixed kind's.
 func (g *Group) IsArray() bool { return g.rowSchema().Kind == tensor.Array }
 
 // IsDelete tells whether the group is of prims that do not carry the attribute any
@@ -118,10 +119,10 @@ func (g *Group) Prims() []uint64 {
 }
 
 // IndexMap gives the row of each of Prims, nil when the rows are exactly those
-// prims' in order. With a map the array may have more rows than there are prims. Do
-// not change it.
+// prims' in order, as they always are of kind array. With a map the array may have more
+// rows than there are prims. Do not change it.
 func (g *Group) IndexMap() []uint32 {
-	if g.part.rows.Dense || g.IsDelete() {
+	if g.part.rows.Dense || g.IsDelete() || g.IsArray() {
 		return nil
 	}
 	return g.part.rows.Rows
@@ -129,7 +130,7 @@ func (g *Group) IndexMap() []uint32 {
 
 // Row is the row, in the array, of the i-th of Prims.
 func (g *Group) Row(i int) int {
-	if g.part.rows.Dense {
+	if g.part.rows.Dense || g.IsArray() {
 		return i
 	}
 	return int(g.part.rows.Rows[i])
@@ -140,15 +141,18 @@ func (g *Group) Rows() int {
 	if g.IsDelete() {
 		return 0
 	}
-	if g.part.rows.Dense {
+	if g.part.rows.Dense || g.IsArray() {
 		return len(g.part.rows.Rows)
 	}
 	return int(g.part.version.Rows)
 }
 
 // Shape is the array's: (rows, *row_shape[, lanes]), or (*row_shape[, lanes]) from
-// Latest.
+// Latest. Of kind array it is nil: each tensor has its own.
 func (g *Group) Shape() []int64 {
+	if g.IsArray() {
+		return nil
+	}
 	shape := g.rowSchema().ViewShape(g.Rows())
 	if g.single {
 		shape = shape[1:]
@@ -157,7 +161,7 @@ func (g *Group) Shape() []int64 {
 }
 
 // Bytes is the array's memory: Rows rows, compact, read-only. A store there faults.
-// INVALID_HANDLE after Release; empty where IsDelete.
+// INVALID_HANDLE after Release; empty where IsDelete. Kind array is INVALID_ARGUMENT.
 func (g *Group) Bytes() ([]byte, error) {
 	if err := g.hold.usable("the group"); err != nil {
 		return nil, err
@@ -165,6 +169,9 @@ func (g *Group) Bytes() ([]byte, error) {
 	v := &g.part.version
 	if g.IsDelete() {
 		return nil, nil
+	}
+	if g.IsArray() {
+		return nil, isRagged(g.Attribute())
 	}
 	if !g.part.rows.Dense {
 		return v.Data, nil
@@ -184,6 +191,29 @@ func (g *Group) Array() (Tensor, error) {
 		t.Shape = t.Shape[1:]
 	}
 	return t, asError(err)
+}
+
+// Tensor describes the row of the i-th of Prims in a group of kind array, read-only and
+// in place: (n[, lanes]), n 0 for an empty row.
+func (g *Group) Tensor(i int) (Tensor, error) {
+	b, err := g.row(i)
+	if err != nil {
+		return Tensor{}, err
+	}
+	return rowTensor(g.rowSchema(), b, true)
+}
+
+func (g *Group) row(i int) ([]byte, error) {
+	if !g.IsArray() {
+		return nil, notRagged(g.Attribute())
+	}
+	if err := g.hold.usable("the group"); err != nil {
+		return nil, err
+	}
+	if i < 0 || i >= len(g.part.ragged) {
+		return nil, outOfRows(g.Attribute(), i, len(g.part.ragged))
+	}
+	return g.part.ragged[i], nil
 }
 
 func (g *Group) rowSchema() *tensor.Schema { return &g.part.version.Column.Schema }

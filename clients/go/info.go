@@ -32,6 +32,8 @@ type AttributeInfo struct {
 	DType    DType
 	RowShape []uint64
 	Semantic Semantic
+	// IsArray: of kind array; then RowBytes is the size of an element.
+	IsArray  bool
 	RowBytes uint64
 	Retain   uint32
 	Handoff  Handoff
@@ -82,8 +84,11 @@ func text(b []byte) string {
 func (c *client) attributeInfo(column *snapshot.Column) (AttributeInfo, error) {
 	n := column.Counters()
 	a := AttributeInfo{Name: column.Name, DType: column.Schema.DType, RowShape: column.Schema.RowShape, Semantic: column.Schema.Semantic,
-		RowBytes: column.RowBytes, Retain: column.Retain(), Handoff: Handoff(column.Handoff()),
+		IsArray: column.IsArray(), RowBytes: column.RowBytes, Retain: column.Retain(), Handoff: Handoff(column.Handoff()),
 		Versions: n.Versions, Adopted: n.Adopted, Scattered: n.Scattered, AdoptRefused: n.AdoptRefused, CopiedBytes: n.CopiedBytes}
+	if a.IsArray {
+		a.RowBytes = uint64(a.DType.Size())
+	}
 	h, err := c.pin(pinColumns{columns: []*snapshot.Column{column}})
 	if column.Unreadable != nil || errors.Is(err, ErrLimit) {
 		h, err = c.pin(pinColumns{}) // the floor at least

@@ -36,6 +36,11 @@ type MapOptions struct {
 	Insert bool
 	// GroupRows splits the session into groups of so many rows; 0: one group.
 	GroupRows uint64
+	// IsArray maps kind array: of each prim a row of as many elements as ElementSizes
+	// says, one count for each of the query's prims (behaviour 182). Without a DType the
+	// kind is that of the attribute that exists.
+	IsArray      bool
+	ElementSizes []uint64
 }
 
 // MapSession is memory of the stage that this process fills in place: no copy is made
@@ -59,6 +64,9 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 	if err != nil {
 		return nil, err
 	}
+	if err := q.Wait(ctx); err != nil {
+		return nil, err
+	}
 	schema, err := c.mapSchema(q, name, &o)
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)
@@ -66,7 +74,7 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 	if err != nil {
 		return nil, refused(err)
 	}
-	r := mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims()}
+	r := mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims(), sizes: o.ElementSizes}
 	if o.Insert {
 		r.primMode = protocol.ModeInsert
 	}
@@ -87,7 +95,7 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 	open := o.DType == (DType{})
 	var given tensor.Schema
 	err = c.fit(q, name, func(stored *tensor.Schema) error {
-		given = tensor.Schema{Kind: tensor.Fixed, DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+		given = tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
 		switch {
 		case stored == nil && open:
 			return fail(protocol.StatusInvalidArgument, "it does not exist: an element type is needed to make it")
@@ -95,6 +103,9 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 			return given.Validate()
 		case open:
 			given.DType = stored.DType
+			if !o.IsArray {
+				given.Kind = stored.Kind
+			}
 		}
 		if o.RowShape == nil {
 			given.RowShape = stored.RowShape
@@ -121,8 +132,14 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 			if column == nil {
 				return w, fail(protocol.StatusInvalidArgument, "attribute %q has %d schemas and none on these prims: an element type is needed to choose", name, len(columns))
 			}
-			given.DType, given.RowShape = column.Schema.DType, column.Schema.RowShape
+			given.Kind, given.DType, given.RowShape = column.Schema.Kind, column.Schema.DType, column.Schema.RowShape
 		}
+	}
+	switch n := len(o.ElementSizes); {
+	case given.Kind == tensor.Fixed && n > 0:
+		return w, fail(protocol.StatusInvalidArgument, "attribute %q: element_sizes has %d entries but the kind is fixed: rows of a fixed attribute have one size", name, n)
+	case given.Kind == tensor.Array && n != q.Len() && !q.running():
+		return w, fail(protocol.StatusInvalidArgument, "attribute %q: element_sizes has %d entries for %d prims: a session of kind array needs one element count per prim", name, n, q.Len())
 	}
 	return wireSchema(&given), nil
 }
@@ -179,12 +196,15 @@ func (g *MapGroup) Prims() []uint64 {
 
 func (g *MapGroup) descriptor() *protocol.GroupDescriptor { return &g.session.inner.groups[g.index] }
 
-// Bytes is the group's memory: Rows rows, one after the other, writable. INVALID_HANDLE
-// once it was unmapped.
+// Bytes is the group's memory: Rows rows, one after the other, writable, of kind array
+// too. INVALID_HANDLE once it was unmapped.
 func (g *MapGroup) Bytes() ([]byte, error) { return g.session.inner.memory(g.index) }
 
-// Array describes the memory as (rows, *row_shape[, lanes]).
+// Array describes the memory of a group of the fixed kind as (rows, *row_shape[, lanes]).
 func (g *MapGroup) Array() (Tensor, error) {
+	if g.IsArray() {
+		return Tensor{}, isRagged(g.session.Attribute())
+	}
 	b, err := g.Bytes()
 	if err != nil {
 		return Tensor{}, err

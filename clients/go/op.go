@@ -16,7 +16,8 @@ import (
 type Op struct {
 	client     *client
 	id         uint64
-	what       string
+	request    request // without its fill
+	life       uint64  // of the client when it was submitted
 	arguments  room
 	results    room
 	done       atomic.Bool
@@ -25,6 +26,8 @@ type Op struct {
 	completion protocol.CompletionEntry //
 	content    []byte                   // a copy of the results
 }
+
+func (o *Op) what() string { return o.request.what }
 
 // ID is the operation's number, from 1 and growing for each Stage.
 func (o *Op) ID() uint64 { return o.id }
@@ -52,6 +55,10 @@ func (o *Op) Floor() uint64 { return o.ended().Value }
 // without a copy.
 func (o *Op) Adopted() bool { return o.ended().Flags&protocol.CompletionAdopted != 0 }
 
+// SealedMaybe tells, of an operation that ended with ErrBrokerRestarted, whether it may
+// have been sealed before the broker went. Else it left nothing behind.
+func (o *Op) SealedMaybe() bool { return o.ended().Flags&protocol.CompletionSealedMaybe != 0 }
+
 func (o *Op) ended() protocol.CompletionEntry {
 	if !o.done.Load() {
 		return protocol.CompletionEntry{}
@@ -68,7 +75,7 @@ func (o *Op) Release() { o.released.Store(true) }
 // may be waited for again. A context that is over already polls.
 func (o *Op) Wait(ctx context.Context) error {
 	if o.released.Load() {
-		return fail(protocol.StatusInvalidHandle, "%s: operation %d was released", o.what, o.id)
+		return fail(protocol.StatusInvalidHandle, "%s: operation %d was released", o.what(), o.id)
 	}
 	if !o.done.Load() {
 		if err := o.await(ctx); err != nil {
@@ -99,7 +106,7 @@ func (o *Op) await(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return gaveUp(ctx, fmt.Sprintf("%s (op %d; op %d is the lowest that is pending)", o.what, o.id, c.lowestPending(o.id)))
+			return gaveUp(ctx, fmt.Sprintf("%s (op %d; op %d is the lowest that is pending)", o.what(), o.id, c.lowestPending(o.id)))
 		}
 		turn := turnMax
 		if end, ok := ctx.Deadline(); ok {
@@ -150,21 +157,63 @@ type request struct {
 	size    int                    // of the arguments, in bytes
 	fill    func(dst []byte) error // writes them; dst is shared memory, not cleared
 	results int                    // room for results, in bytes
+
+	names []string // of the attributes that it is about
+	at    uint64   // the ordinal of what it commits; that of the entry where 0
+	life  uint64   // of the session or query that it belongs to; 0: any
+	epoch uint64   // the newest one when it was submitted
+}
+
+// changes tells whether it is a producer's.
+func (r *request) changes() bool {
+	switch r.opcode {
+	case protocol.OpWrite, protocol.OpMap, protocol.OpUnmapGroup, protocol.OpUnmapAttribute, protocol.OpSeal, protocol.OpDelete:
+		return true
+	}
+	return false
+}
+
+// onQuery tells whether its handle is a query's.
+func (r *request) onQuery() bool {
+	switch r.opcode {
+	case protocol.OpQueryPaths, protocol.OpQueryRelease, protocol.OpWrite, protocol.OpMap, protocol.OpDelete:
+		return true
+	}
+	return false
 }
 
 // errorRoom is the least room of an op, so that the text of an error fits.
 const errorRoom = 512
 
 // submit hands an operation over. It never waits for the broker (rule R6): ErrQueueFull
-// when too much is outstanding. The caller has entered.
+// when too much is outstanding, ErrBrokerRestarted while there is none. The caller has
+// entered.
 func (c *client) submit(r request) (*Op, error) {
+	c.notice()
 	c.drain() // makes room; also notices a session that is over
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if err := c.alive(); err != nil {
 		return nil, err
 	}
-	op := &Op{client: c, what: r.what}
+	if c.gap.Load() != nil || r.life != 0 && r.life != c.life {
+		return nil, fail(protocol.StatusBrokerRestarted, "%s: the broker is being restarted, or was; this was not submitted", r.what)
+	}
+	if len(c.lost) > 0 && r.changes() && r.flags&protocol.FlagAbort == 0 {
+		return nil, c.refuseOnce()
+	}
+	if handle, ok := c.moved[r.handle]; ok && r.onQuery() {
+		r.handle = handle // it was looked up before a restart
+	}
+	c.confirm()
+	return c.enqueue(&r)
+}
+
+// enqueue puts an operation into the ring. The caller holds mutex.
+func (c *client) enqueue(r *request) (*Op, error) {
+	r.at, r.epoch = max(r.at, r.ordinal), c.reader.Epoch()
+	op := &Op{client: c, request: *r, life: c.life}
+	op.request.fill = nil
 	var err error
 	if op.arguments, op.results, err = c.leaseFor(r.size, max(r.results, errorRoom)); err != nil {
 		return nil, err
@@ -207,8 +256,17 @@ func (c *client) drain() {
 	}
 }
 
-// drainLocked returns why the broker cannot be believed any more, or nil.
+// drainLocked returns why the broker cannot be believed any more, or nil. In a gap there
+// is nothing to take.
 func (c *client) drainLocked() *Error {
+	if c.gap.Load() != nil {
+		return nil
+	}
+	return c.poll()
+}
+
+// poll takes completions. The caller holds mutex.
+func (c *client) poll() *Error {
 	var e protocol.CompletionEntry
 	for {
 		ok, err := c.ring.Poll(&e)
@@ -235,18 +293,26 @@ func (c *client) drainLocked() *Error {
 		}
 		delete(c.ops, e.OpID)
 		if status := protocol.Status(e.Status); status != protocol.StatusOK {
-			op.finish(&Error{Status: status, Text: op.what + ": " + string(content), OpID: op.id, operation: true}, &e, nil)
+			op.finish(&Error{Status: status, Text: op.what() + ": " + string(content), OpID: op.id, operation: true}, &e, nil)
 			continue
 		}
+		c.unsealed.note(&op.request)
 		op.finish(nil, &e, content)
 	}
 }
 
-// call submits an operation and waits for it.
-func (c *client) call(ctx context.Context, r request) (*Op, error) {
-	op, err := c.submit(r)
-	if err != nil {
-		return nil, err
+// call submits an operation that may be done twice, and waits for it: a restart of the
+// broker does not show.
+func (c *client) call(ctx context.Context, r request) (op *Op, err error) {
+	for {
+		if err := c.settle(ctx); err != nil {
+			return nil, err
+		}
+		if op, err = c.submit(r); err == nil {
+			err = op.Wait(ctx)
+		}
+		if !errors.Is(err, ErrBrokerRestarted) || r.life != 0 {
+			return op, err
+		}
 	}
-	return op, op.Wait(ctx)
 }

@@ -2,6 +2,7 @@ package callboard
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync/atomic"
 
@@ -14,12 +15,15 @@ import (
 type Query struct {
 	handle *queryHandle
 	prims  *snapshot.PrimList
+	search *search // of a filter; nil: prims are known
 }
 
 type queryHandle struct {
 	client   *client
-	id       uint64
+	id       atomic.Uint64 // another one after each restart of the broker
+	prims    []uint64
 	released atomic.Bool
+	list     atomic.Pointer[PathList] // that it was made of, nil: none
 }
 
 // Pieces that a long list travels in.
@@ -48,42 +52,62 @@ func (c *client) queryPaths(ctx context.Context, paths []string) (*Query, error)
 			return nil, refused(err)
 		}
 	}
+	for {
+		q, err := c.makeQuery(ctx, paths)
+		if !errors.Is(err, ErrBrokerRestarted) {
+			return q, err
+		}
+	}
+}
+
+// makeQuery is one attempt, which a restart of the broker may spoil half-way.
+func (c *client) makeQuery(ctx context.Context, paths []string) (*Query, error) {
 	h := &queryHandle{client: c}
-	ids := make([]uint64, 0, len(paths))
+	ids, life := make([]uint64, 0, len(paths)), uint64(0)
 	for first := true; first || len(paths) > 0; first = false {
 		n, size := 0, 0
 		for n < len(paths) && n < pathsPerOp && size < pathBytesPerOp {
 			size += 8 + len(paths[n])
 			n++
 		}
-		op, err := c.call(ctx, stringsRequest("making a query", protocol.OpQueryPaths, h.id, 0, paths[:n]))
+		r := stringsRequest("making a query", protocol.OpQueryPaths, h.id.Load(), 0, paths[:n])
+		r.life = life
+		op, err := c.call(ctx, r)
 		if err != nil {
 			h.release()
 			return nil, err
 		}
+		life = op.life
 		got, ok := sliceOf[uint64](op.content)
 		if !ok || len(got) != n {
 			h.release()
 			return nil, fail(protocol.StatusInternal, "the broker answered %d path ids for %d paths", len(got), n)
 		}
-		h.id = op.completion.Handle
+		h.id.Store(op.completion.Handle)
 		ids = append(ids, got...)
 		paths = paths[n:]
 	}
 	q := &Query{handle: h, prims: snapshot.NewPrimList(ids)}
-	runtime.AddCleanup(q, func(h *queryHandle) {
-		if h.release() {
-			h.client.forgot("a query")
-		}
-	}, h)
+	if !c.keep(h, ids, life) {
+		h.released.Store(true)
+		return nil, fail(protocol.StatusBrokerRestarted, "making a query: the broker was restarted meanwhile")
+	}
+	runtime.AddCleanup(q, forgetQuery, h)
 	return q, nil
 }
 
+// forgetQuery gives back what was dropped without a Release.
+func forgetQuery(h *queryHandle) {
+	if h.release() {
+		h.client.forgot("a query")
+	}
+}
+
 // Len is the number of logical elements, duplicates counted.
-func (q *Query) Len() int { return len(q.prims.IDs()) }
+func (q *Query) Len() int { return len(q.list().IDs()) }
 
 // Prims are the path ids, in the query's order. Do not change them.
-func (q *Query) Prims() []uint64 { return q.prims.IDs() }
+func (q *Query) Prims() []uint64 { return q.list().IDs() }
 
 // Release gives the query back. Operations that were submitted with it go on; later
 // calls do nothing.
@@ -93,11 +117,30 @@ func (h *queryHandle) release() (first bool) {
 	if h.released.Swap(true) {
 		return false
 	}
-	if h.id == 0 || h.client.enter() != nil {
+	_ = h.list.Load().Release()
+	c := h.client
+	if h.id.Load() == 0 || c.enter() != nil {
 		return true // the end of the session releases it as well
 	}
-	defer h.client.leave()
-	_, _ = h.client.submit(request{what: "releasing a query", opcode: protocol.OpQueryRelease, handle: h.id})
+	defer c.leave()
+	c.mutex.Lock()
+	delete(c.queries, h)
+	c.mutex.Unlock()
+	_, _ = c.submit(request{what: "releasing a query", opcode: protocol.OpQueryRelease, handle: h.id.Load()})
+	return true
+}
+
+// keep notes a query that was made in a life of the broker, so that it is made anew in
+// the next one; false: that one has begun.
+func (c *client) keep(h *queryHandle, prims []uint64, life uint64) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if life != c.life {
+		return false
+	}
+	if !h.released.Load() {
+		h.prims, c.queries[h] = prims, struct{}{}
+	}
 	return true
 }
 
@@ -109,9 +152,9 @@ func (q *Query) use(c *client) (uint64, error) {
 	case q.handle.client != c:
 		return 0, refused(fail(protocol.StatusInvalidHandle, "the query belongs to another attachment; queries are not shared"))
 	case q.handle.released.Load():
-		return 0, refused(fail(protocol.StatusInvalidHandle, "query %d was released", q.handle.id))
+		return 0, refused(fail(protocol.StatusInvalidHandle, "query %d was released", q.handle.id.Load()))
 	}
-	return q.handle.id, nil
+	return q.handle.id.Load(), nil
 }
 
 // stringsRequest is an operation whose arguments are a list of strings and whose
@@ -164,18 +207,22 @@ func (s *Stage) Resolve(ids ...uint64) ([]string, error) {
 // Tokens interns texts and gives their ids, which are the same for everyone on the
 // stage (behaviour 248). It waits for the broker.
 func (s *Stage) Tokens(ctx context.Context, texts ...string) ([]uint64, error) {
+	return s.intern(ctx, protocol.StringToken, texts)
+}
+
+func (s *Stage) intern(ctx context.Context, sort uint64, texts []string) ([]uint64, error) {
 	c := s.client
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
 	defer c.leave()
-	op, err := c.call(ctx, stringsRequest("interning tokens", protocol.OpIntern, 0, protocol.StringToken, texts))
+	op, err := c.call(ctx, stringsRequest("interning texts", protocol.OpIntern, 0, sort, texts))
 	if err != nil {
 		return nil, err
 	}
 	ids, ok := sliceOf[uint64](op.content)
 	if !ok || len(ids) != len(texts) {
-		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d tokens", len(ids), len(texts))
+		return nil, fail(protocol.StatusInternal, "the broker answered %d ids for %d texts", len(ids), len(texts))
 	}
 	return ids, nil
 }

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"runtime"
 	"slices"
-	"strings"
 
 	"callboard/protocol"
 	"callboard/snapshot"
@@ -32,6 +31,7 @@ type Read struct {
 	query  *Query
 	floors snapshot.Floors
 	parts  []part
+	later  *later // of a query that was running: then this is all there is
 }
 
 // part is one group before somebody asks for it.
@@ -40,6 +40,7 @@ type part struct {
 	version snapshot.Version
 	rows    *snapshot.RowMap // of what is shown of the version
 	floor   uint64
+	ragged  [][]byte             // of kind array: the row of each prim
 	deleted []snapshot.Tombstone // not nil: the group is of deletes, and version has a column alone
 }
 
@@ -47,6 +48,9 @@ type part struct {
 // as of an ordinal, or at what changed. An attribute that no prim of the query carries
 // gives no group; one never sealed neither: that is no error (behaviour 125, rule O5).
 // An attribute whose prims have several schemas gives a group for each (behaviour 46).
+// "@path" gives the path ids of all prims of the query (behaviour 271). A query that is
+// still running is waited for, with ctx, when the first group is fetched: its errors
+// come there (behaviour 140).
 // It asks the broker only for memory that this process meets for the first time.
 //
 // Errors: LIMIT when this client pins too much already; it names the oldest views.
@@ -68,6 +72,10 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 	if o.At != nil && o.Since != nil && *o.Since > *o.At {
 		return nil, fail(protocol.StatusInvalidArgument, "since is %d, above the end %d; give an ordinal at or below it", *o.Since, *o.At)
 	}
+	if q.running() {
+		return laterRead(ctx, q, func() (*Read, error) { return s.ReadAttributes(ctx, q, names, o) }), nil
+	}
+	names, paths := withoutPath(names)
 	columns, err := c.columns(names)
 	if err != nil {
 		return nil, err
@@ -81,7 +89,7 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 	if err != nil {
 		return nil, err
 	}
-	return newRead(h, q, columns, o.window(), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
+	return newRead(h, q, columns, o.window(paths), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
 }
 
 // unborn refuses an end above the floor of names that nobody wrote yet.
@@ -108,10 +116,11 @@ type changes struct {
 	since func(column *snapshot.Column) uint64 // after which ordinal
 	end   uint64
 	fresh bool // nothing was read before: deletes tell nothing
+	paths bool // @path was asked for as well
 }
 
-func (o *ReadOptions) window() changes {
-	w := changes{delta: o.Since != nil, end: protocol.Infinite}
+func (o *ReadOptions) window(paths bool) changes {
+	w := changes{delta: o.Since != nil, end: protocol.Infinite, paths: paths}
 	if o.At != nil {
 		w.end = *o.At
 	}
@@ -126,9 +135,6 @@ func (o *ReadOptions) window() changes {
 func (c *client) columns(names []string) ([]*snapshot.Column, error) {
 	var all []*snapshot.Column
 	for _, name := range names {
-		if strings.HasPrefix(name, "@") {
-			return nil, fail(protocol.StatusNotSupported, "attribute %q: reserved names are not part of this version", name)
-		}
 		if err := checkName(name); err != nil {
 			return nil, err
 		}
@@ -153,7 +159,7 @@ func newRead(h *hold, q *Query, columns []*snapshot.Column, w changes, version f
 		v, err := version(i)
 		var rows *snapshot.RowMap
 		if err == nil && v.Column != nil {
-			rows, err = h.view.client.reader.Rows(q.prims, &v)
+			rows, err = h.view.client.reader.Rows(q.list(), &v)
 		}
 		if err != nil {
 			h.release()
@@ -173,6 +179,15 @@ func newRead(h *hold, q *Query, columns []*snapshot.Column, w changes, version f
 		}
 	}
 	r.parts = withoutReturned(r.parts)
+	for i := range r.parts {
+		if p := &r.parts[i]; p.version.Column.IsArray() && p.deleted == nil {
+			if p.ragged, err = h.view.pinned.Ragged(&p.version, p.rows); err != nil {
+				h.release()
+				return nil, asError(err)
+			}
+		}
+	}
+	r.addPaths(&w)
 	runtime.AddCleanup(r, func(h *hold) {
 		if h.release() {
 			h.view.client.forgot("a read")
@@ -191,7 +206,7 @@ func (r *Read) changed(c *client, p part, w *changes) ([]part, error) {
 	if w.fresh {
 		return parts, nil
 	}
-	deleted, err := c.reader.Tombstones(r.query.prims, p.version.Column, max(r.Epoch(), p.version.Birth), since, w.end)
+	deleted, err := c.reader.Tombstones(r.query.list(), p.version.Column, max(r.Epoch(), p.version.Birth), since, w.end)
 	if err == nil && (len(deleted) > 0 || len(all.Prims) > 0) {
 		p.rows, p.deleted = all, append([]snapshot.Tombstone{}, deleted...)
 		parts = append(parts, p)
@@ -200,12 +215,12 @@ func (r *Read) changed(c *client, p part, w *changes) ([]part, error) {
 }
 
 // withoutReturned leaves of groups of deletes the prims that do not carry the attribute
-// now, in any of its schemas.
+// now, in any of its schemas, and puts these groups at the end.
 func withoutReturned(parts []part) []part {
 	if !slices.ContainsFunc(parts, func(p part) bool { return p.deleted != nil }) {
 		return parts
 	}
-	var kept []part
+	var kept, deletes []part
 	for _, p := range parts {
 		if p.deleted == nil {
 			kept = append(kept, p)
@@ -218,19 +233,30 @@ func withoutReturned(parts []part) []part {
 		})
 		if len(gone) > 0 {
 			p.deleted = gone
-			kept = append(kept, p)
+			deletes = append(deletes, p)
 		}
 	}
-	return kept
+	return append(kept, deletes...)
 }
 
 // Epoch is the epoch that the read is of; 0 when nothing was ever sealed.
-func (r *Read) Epoch() uint64 { return r.hold.view.pinned.Epoch() }
+func (r *Read) Epoch() uint64 {
+	r, err := r.opened()
+	if err != nil {
+		return 0
+	}
+	return r.hold.view.pinned.Epoch()
+}
 
 // Groups gives a group for each attribute that prims of the query carry. Each is the
 // caller's to Release, on its own and in any order. It may be ranged over again.
 func (r *Read) Groups() iter.Seq2[*Group, error] {
 	return func(yield func(*Group, error) bool) {
+		r, err := r.opened()
+		if err != nil {
+			yield(nil, err)
+			return
+		}
 		for i := range r.parts {
 			g, err := newGroup(r.hold, &r.parts[i])
 			if !yield(g, err) || err != nil {
@@ -243,6 +269,10 @@ func (r *Read) Groups() iter.Seq2[*Group, error] {
 // Group gives the first group of an attribute: NOT_FOUND when no prim of the query
 // carries it. It is the caller's to Release.
 func (r *Read) Group(name string) (*Group, error) {
+	r, err := r.opened()
+	if err != nil {
+		return nil, err
+	}
 	for i := range r.parts {
 		if r.parts[i].name == name {
 			return newGroup(r.hold, &r.parts[i])
@@ -252,4 +282,10 @@ func (r *Read) Group(name string) (*Group, error) {
 }
 
 // Release gives the read back; its groups stay. Later calls do nothing.
-func (r *Read) Release() { r.hold.release() }
+func (r *Read) Release() {
+	if r.later != nil {
+		r.later.release()
+		return
+	}
+	r.hold.release()
+}

@@ -22,6 +22,9 @@ type Rowed interface {
 // Errors: INVALID_ARGUMENT names both sizes or element types.
 func Rows[T any](v Rowed) ([]T, error) {
 	s := v.rowSchema()
+	if s.Kind == tensor.Array {
+		return nil, fail(protocol.StatusInvalidArgument, "the attribute is of kind array: each prim's row has a length of its own; use Row")
+	}
 	if err := fits(reflect.TypeFor[T](), s); err != nil {
 		return nil, err
 	}
@@ -43,6 +46,10 @@ func typed[T any](v Rowed) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
+	return typedBytes[T](b)
+}
+
+func typedBytes[T any](b []byte) ([]T, error) {
 	rows, ok := sliceOf[T](b)
 	if !ok {
 		return nil, fail(protocol.StatusInvalidArgument, "rows start at address %p, which is not aligned for %s", unsafe.SliceData(b), reflect.TypeFor[T]())

@@ -55,7 +55,7 @@ func (s *Stage) AdvanceWriteFloor(ordinal uint64, o SealOptions) (*Op, error) {
 		return nil, refused(err)
 	}
 	head := sizeOf[protocol.SealArguments]()
-	r := request{what: "sealing", opcode: protocol.OpSeal, ordinal: ordinal, value: uint64(o.Scope), size: head}
+	r := request{what: "sealing", opcode: protocol.OpSeal, ordinal: ordinal, value: uint64(o.Scope), size: head, names: o.Attributes}
 	if o.Scope != ScopeAll {
 		r.size += stringListBytes(o.Attributes)
 	}
@@ -101,14 +101,14 @@ type DeclareOptions struct {
 	// Device is where its rows lie; the zero value is the host, and this version has no
 	// other: NOT_SUPPORTED.
 	Device tensor.Device
-	// IsArray is not part of this version: NOT_SUPPORTED.
-	IsArray bool
 	// Retain is how many versions stay readable, at most 1 048 576; 0 for the stage's
 	// default, or for what an attribute has that exists.
 	Retain uint32
 	// Handoff is what becomes of a buffer that was filled in place; HandoffDefault as for
 	// Retain 0.
 	Handoff Handoff
+	// IsArray declares kind array: a row of its own length for each prim.
+	IsArray bool
 }
 
 // Declare states an attribute's schema and settings. It waits for the broker. An
@@ -122,11 +122,8 @@ func (s *Stage) Declare(ctx context.Context, name string, o DeclareOptions) erro
 		return err
 	}
 	defer c.leave()
-	schema := tensor.Schema{Kind: tensor.Fixed, DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+	schema := tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
 	err := checkName(name)
-	if err == nil && o.IsArray {
-		err = notArray(name)
-	}
 	if none := (tensor.Device{}); err == nil && o.Device != none && o.Device != tensor.CPU {
 		err = fail(protocol.StatusNotSupported, "attribute %q: device is %s: this version holds host memory only", name, o.Device)
 	}

@@ -1,6 +1,7 @@
 package callboard
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync/atomic"
@@ -49,8 +50,32 @@ func (c *client) writableSegment(id uint64) (*shm.Mapping, error) {
 	return c.pull(id, true)
 }
 
-// pull asks the broker for a segment and maps it (rule S2).
+// segmentNow is segment for whoever takes this client up again: it does not wait for the
+// end of that.
+func (c *client) segmentNow(id uint64) ([]byte, error) {
+	x, err := c.pullOnce(id, false)
+	if err != nil {
+		return nil, err
+	}
+	return x.Bytes(), nil
+}
+
+// pull asks the broker for a segment and maps it (rule S2), or the next broker when there
+// is none now.
 func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
+	for {
+		x, err := c.pullOnce(id, writable)
+		if !errors.Is(err, ErrBrokerRestarted) {
+			return x, err
+		}
+		if err := c.settle(context.Background()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pullOnce fails with BROKER_RESTARTED when the broker went meanwhile.
+func (c *client) pullOnce(id uint64, writable bool) (*shm.Mapping, error) {
 	c.talking.Lock()
 	defer c.talking.Unlock()
 	c.mapping.RLock()
@@ -67,11 +92,12 @@ func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
 	}
 	request := protocol.SegmentRequest{Header: messageHeader[protocol.SegmentRequest](protocol.MessageSegmentRequest), Segment: id}
 	var buf [protocol.MessageBytesMax]byte
-	err := c.conn.Send(bytesOf(&request))
+	conn := c.conn.Load()
+	err := conn.Send(bytesOf(&request))
 	var n int
 	var files closers
 	if err == nil {
-		n, files, err = c.conn.RecvWithin(requestWait, buf[:])
+		n, files, err = conn.RecvWithin(requestWait, buf[:])
 	}
 	defer files.close()
 	if err != nil {
@@ -81,7 +107,10 @@ func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
 		} else {
 			c.hungUp()
 		}
-		return nil, c.alive()
+		if over := c.alive(); over != nil {
+			return nil, over
+		}
+		return nil, &Error{Status: protocol.StatusBrokerRestarted, Text: "the broker went before it gave a segment", cause: err}
 	}
 	if err := errorIn(buf[:n]); err != nil {
 		var said *Error

@@ -15,16 +15,19 @@ import (
 type session struct {
 	client *client
 	id     uint64
+	life   uint64 // of the broker that leased its memory
 	name   string
 	schema tensor.Schema
-	row    uint64 // bytes of a row
+	row    uint64 // bytes of a row; of an array's element
 	prims  []uint64
 	next   bool // its ordinal is taken at the end, and sealed (rule O8)
 
 	mutex  sync.Mutex
 	groups []protocol.GroupDescriptor
-	gone   []bool // groups that were handed back
+	starts [][]uint64 // of kind array: where each group's rows begin in bytes, and the last one ends
+	gone   []bool     // groups that were handed back
 	ended  bool
+	lost   bool // it ended with a restart of the broker
 }
 
 // mapRequest is OpMap after its checks.
@@ -37,24 +40,33 @@ type mapRequest struct {
 	init    uint32
 	rows    uint64 // of a group; 0: one group
 	prims   []uint64
+	sizes   []uint64 // of kind array: the elements of each prim's row
 	// primMode is protocol.ModeUpsert or ModeInsert.
 	primMode uint32
 }
 
 // openSession opens a session and waits for its groups. The caller has entered.
 func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error) {
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
 	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
+	sizes := args + align8(len(r.name))
 	op, err := c.submit(request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
-		size: args + len(r.name), results: group, fill: func(dst []byte) error {
+		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), names: []string{r.name}, fill: func(dst []byte) error {
 			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows}
+			if len(r.sizes) > 0 {
+				a.ElementSizesOffsetBytes, a.ElementSizesCount = uint32(sizes), uint32(len(r.sizes))
+			}
 			copy(dst, bytesOf(&a))
 			copy(dst[args:], r.name)
+			copy(dst[sizes:], bytesOfSlice(r.sizes))
 			return nil
 		}})
 	if err != nil {
 		return nil, err
 	}
-	m := &session{client: c, name: r.name, prims: r.prims, next: r.flags&protocol.FlagNextOrdinal != 0}
+	m := &session{client: c, name: r.name, prims: r.prims, next: r.flags&protocol.FlagNextOrdinal != 0, life: op.life}
 	if err := op.Wait(ctx); err != nil {
 		if !op.done.Load() { // given up by the caller, not by the broker
 			go func() {
@@ -72,14 +84,33 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	m.id = op.completion.Handle
 	if err := m.adopt(op, &r.schema); err != nil {
 		m.abort()
+		if c.doomed(m.life) {
+			err = m.over()
+		}
 		return nil, err
+	}
+	c.mutex.Lock()
+	current := m.life == c.life
+	c.sessions[m] = current
+	if !current { // nobody has its memory yet
+		delete(c.sessions, m)
+	}
+	c.mutex.Unlock()
+	if !current {
+		m.abort()
+		return nil, m.over()
 	}
 	return m, nil
 }
 
+// over is the error of a session whose broker was restarted.
+func (m *session) over() *Error {
+	return fail(protocol.StatusBrokerRestarted, "the map session of attribute %q ended with a restart of the broker; map it again", m.name)
+}
+
 // adopt takes the groups that the broker leased.
 func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
-	m.schema = tensor.Schema{Kind: tensor.Fixed, DType: DType{Code: wire.DtypeCode, Bits: wire.DtypeBits, Lanes: wire.DtypeLanes},
+	m.schema = tensor.Schema{Kind: tensor.Kind(wire.Kind), DType: DType{Code: wire.DtypeCode, Bits: wire.DtypeBits, Lanes: wire.DtypeLanes},
 		RowShape: wire.RowShape[:wire.RowDimensions], Semantic: Semantic(wire.Semantic), Device: tensor.CPU}
 	if m.row, err = m.schema.RowBytes(); err != nil {
 		return asError(err)
@@ -90,7 +121,13 @@ func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
 	}
 	for i := range op.completion.Count {
 		g, _ := decode[protocol.GroupDescriptor](op.content[int(i)*size:])
-		if m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
+		if m.schema.Kind == tensor.Array {
+			starts, err := m.groupStarts(&g, op.content)
+			if err != nil {
+				return err
+			}
+			m.starts = append(m.starts, starts)
+		} else if m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
 			return fail(protocol.StatusInternal, "the broker leased %d bytes for %d rows of %d bytes", g.Block.LengthBytes, g.Rows, m.row)
 		}
 		if g.Block.Segment != 0 {
@@ -127,6 +164,9 @@ func (m *session) memory(i int) ([]byte, error) {
 	}
 	g := &m.groups[i]
 	size := g.Rows * m.row
+	if m.schema.Kind == tensor.Array {
+		size = g.Block.LengthBytes
+	}
 	if size == 0 {
 		return nil, nil
 	}
@@ -139,6 +179,8 @@ func (m *session) memory(i int) ([]byte, error) {
 
 func (m *session) usable(i int) error {
 	switch {
+	case m.lost || !m.ended && m.client.doomed(m.life):
+		return refused(m.over())
 	case m.ended:
 		return refused(fail(protocol.StatusInvalidHandle, "the map session of attribute %q has ended", m.name))
 	case i >= len(m.groups):
@@ -181,7 +223,8 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (
 		return nil, err
 	}
 	defer c.leave()
-	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(i)}
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(i),
+		names: []string{m.name}, at: m.groups[i].Ordinal, life: m.life}
 	if count != AllPrims || mask != nil {
 		head := sizeOf[protocol.UnmapArguments]()
 		r.size = head + 8*len(mask)
@@ -210,6 +253,9 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	if m.lost {
+		return nil, refused(m.over())
+	}
 	if m.ended {
 		return nil, refused(fail(protocol.StatusInvalidHandle, "the map session of attribute %q has ended", m.name))
 	}
@@ -222,7 +268,16 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 			m.protect(i, true)
 		}
 	}
-	op, err := c.submit(request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id})
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id, names: []string{m.name}, life: m.life}
+	if len(m.groups) > 0 {
+		r.at = m.groups[0].Ordinal
+	}
+	op, err := c.submit(r)
+	if err != nil && c.doomed(m.life) {
+		m.lost = true
+		m.end()
+		return nil, refused(m.over())
+	}
 	if err != nil {
 		for i := range m.groups {
 			if !m.gone[i] {
@@ -238,6 +293,7 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 // end forgets the session. The caller holds mutex.
 func (m *session) end() {
 	m.ended = true
+	m.client.forget(m)
 	m.client.leave()
 }
 
@@ -252,7 +308,7 @@ func (m *session) abort() (open bool) {
 	defer m.end()
 	for deadline := time.Now().Add(requestWait); c.enter() == nil; {
 		heard := c.ring.Listen()
-		_, err := c.submit(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id})
+		_, err := c.submit(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
 		if errors.Is(err, ErrQueueFull) && time.Now().Before(deadline) {
 			_, _ = c.ring.Wait(heard, turnMax)
 			c.leave()

@@ -121,6 +121,10 @@ func (s *Snapshot) read(q *Query, names []string, w changes) (*Read, error) {
 	if _, err := q.use(c); err != nil {
 		return nil, err
 	}
+	if q.running() {
+		return laterRead(context.Background(), q, func() (*Read, error) { return s.read(q, names, w) }), nil
+	}
+	names, w.paths = withoutPath(names)
 	columns, err := c.columns(names)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,9 @@ type WriteOptions struct {
 	// Insert refuses prims that exist, with ALREADY_EXISTS: a prim exists when it carries
 	// any attribute, sealed or only written (behaviour 94, 96).
 	Insert bool
-	// IsArray is not part of this version: NOT_SUPPORTED.
+	// IsArray writes kind array: a row of its own length for each prim. Several tensors
+	// ([]Tensor, [][]float32, []string) are a row each; one tensor is packed: it is cut
+	// into rows of equal length. Nothing folds: (n, 3) of float32 is 3 n elements.
 	IsArray bool
 }
 
@@ -29,10 +31,11 @@ type WriteOptions struct {
 type Write struct {
 	Name   string
 	Values any
-	// Semantic, RowShape and Selection are as in WriteOptions.
+	// Semantic, RowShape, Selection and IsArray are as in WriteOptions.
 	Semantic  Semantic
 	RowShape  []uint64
 	Selection *Selection
+	IsArray   bool
 }
 
 // WriteAttribute writes an attribute of the query's prims at an ordinal. values is a
@@ -67,7 +70,7 @@ func (s *Stage) WriteAttribute(ctx context.Context, q *Query, name string, value
 func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, writes ...Write) (*Op, error) {
 	if len(writes) == 1 {
 		w := &writes[0]
-		return s.WriteAttribute(ctx, q, w.Name, w.Values, WriteOptions{Ordinal: ordinal, Semantic: w.Semantic, RowShape: w.RowShape, Selection: w.Selection})
+		return s.WriteAttribute(ctx, q, w.Name, w.Values, WriteOptions{Ordinal: ordinal, Semantic: w.Semantic, RowShape: w.RowShape, Selection: w.Selection, IsArray: w.IsArray})
 	}
 	c := s.client
 	if err := c.enter(); err != nil {
@@ -82,7 +85,7 @@ func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, w
 	for i := range writes {
 		w := &writes[i]
 		var err error
-		if payloads[i], handle, err = c.prepare(q, &writeChecks{name: w.Name, values: w.Values, rowShape: w.RowShape, semantic: w.Semantic, selection: w.Selection}); err == nil {
+		if payloads[i], handle, err = c.prepare(q, &writeChecks{name: w.Name, values: w.Values, rowShape: w.RowShape, semantic: w.Semantic, selection: w.Selection, isArray: w.IsArray}); err == nil {
 			err = c.checkOrdinal(w.Name, ordinal)
 		}
 		if err == nil && seen[w.Name] {
@@ -92,6 +95,9 @@ func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, w
 			return nil, refused(err)
 		}
 		seen[w.Name] = true
+	}
+	if err := c.settle(ctx); err != nil {
+		return nil, refused(err)
 	}
 	op, err := c.submit(inlineWrite(handle, payloads, ordinal, 0))
 	return op, refused(err)
@@ -118,10 +124,13 @@ func (c *client) mayWrite() error {
 // write submits one checked payload: through the arguments where it is small, else
 // through a leased block. The operation returned is the last one.
 func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal uint64, flags uint32) (*Op, error) {
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
 	if p.sizeBytes <= protocol.InlineBytesMax {
 		return c.submit(inlineWrite(query, []payload{*p}, ordinal, flags))
 	}
-	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal, primMode: p.primMode})
+	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal, primMode: p.primMode, sizes: p.sessionSizes()})
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +143,17 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 		return nil, err
 	}
 	if p.count == AllPrims && p.mask == nil {
-		return m.unmapAttribute(flags)
+		op, err := m.unmapAttribute(flags)
+		if err != nil {
+			m.abort()
+		}
+		return op, err
 	}
-	if _, err := m.unmapGroup(0, p.count, p.mask, flags); err != nil {
+	op, err := m.unmapGroup(0, p.count, p.mask, flags)
+	if err == nil {
+		err = op.Wait(ctx) // to end the session before would hand over all rows where the selected ones failed
+	}
+	if err != nil {
 		m.abort()
 		return nil, err
 	}
@@ -151,14 +168,18 @@ func inlineWrite(query uint64, payloads []payload, ordinal uint64, flags uint32)
 	for i := range payloads {
 		p := &payloads[i]
 		size = align8(size) + len(p.name)
-		size = align8(size) + 8*len(p.mask)
+		size = align8(size) + 8*len(p.mask) + 8*len(p.sizes)
 		size = align8(size) + int(p.sizeBytes)
+	}
+	names := make([]string, len(payloads))
+	for i := range payloads {
+		names[i] = payloads[i].name
 	}
 	what := "writing " + payloads[0].String()
 	if len(payloads) > 1 {
 		what = fmt.Sprintf("writing %d attributes", len(payloads))
 	}
-	return request{what: what, opcode: protocol.OpWrite, flags: flags, handle: query, ordinal: ordinal, size: size, fill: func(dst []byte) error {
+	return request{what: what, opcode: protocol.OpWrite, flags: flags, handle: query, ordinal: ordinal, size: size, names: names, fill: func(dst []byte) error {
 		args := protocol.WriteArguments{EntryCount: uint32(len(payloads)), PrimMode: payloads[0].primMode}
 		copy(dst, bytesOf(&args))
 		at := heads
@@ -174,6 +195,10 @@ func inlineWrite(query uint64, payloads []payload, ordinal uint64, flags uint32)
 				at += copy(dst[at:], bytesOfSlice(p.mask))
 			}
 			at = align8(at)
+			if len(p.sizes) > 0 {
+				e.ElementSizesOffsetBytes, e.ElementSizesCount = uint32(at), uint32(len(p.sizes))
+				at += copy(dst[at:], bytesOfSlice(p.sizes))
+			}
 			e.Payload.OffsetBytes, e.Payload.LengthBytes = uint64(at), p.sizeBytes
 			if err := p.copyTo(dst[at:]); err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	callboard "callboard/clients/go"
 	"callboard/protocol"
 	"callboard/shm"
+	"callboard/tensor"
 )
 
 func newRead() *cobra.Command {
@@ -190,10 +192,6 @@ func readError(err error) error {
 
 // rowsOf calls each with the first rows of a group, at most limit unless that is 0, and tells how many there are.
 func (v *value) rowsOf(group *callboard.Group, limit int, each func(path string, raw []byte)) (total int, err error) {
-	raw, err := group.Bytes()
-	if err != nil {
-		return 0, err
-	}
 	ids := group.Prims()
 	total = len(ids)
 	if limit > 0 {
@@ -203,17 +201,41 @@ func (v *value) rowsOf(group *callboard.Group, limit int, each func(path string,
 	if err != nil {
 		return total, err
 	}
-	width := len(raw) / max(1, group.Rows())
 	for i, path := range paths {
-		at := group.Row(i) * width
-		each(path, raw[at:at+width])
+		raw, err := rowBytes(group, i)
+		if err != nil {
+			return total, err
+		}
+		each(path, raw)
 	}
 	return total, nil
 }
 
-// rowShape is a group's shape without its rows and lanes.
+// rowBytes is the row of a group's i-th prim.
+func rowBytes(group *callboard.Group, i int) ([]byte, error) {
+	if group.IsArray() {
+		t, err := group.Tensor(i)
+		return t.Data, err
+	}
+	raw, err := group.Bytes()
+	width := len(raw) / max(1, group.Rows())
+	return raw[group.Row(i)*width:][:width], err
+}
+
+// kindOf is what a reader must know of a group beside its element type.
+func kindOf(group *callboard.Group) string {
+	if group.IsArray() {
+		return "array"
+	}
+	return "fixed"
+}
+
+// rowShape is a group's shape without its rows and lanes; that of an array is each row's own.
 func rowShape(group *callboard.Group) []uint64 {
 	shape := []uint64{}
+	if group.IsArray() {
+		return shape
+	}
 	extents := group.Shape()[1:]
 	if group.DType().Lanes > 1 {
 		extents = extents[:len(extents)-1]
@@ -228,6 +250,9 @@ func (v *value) text(out io.Writer, rows, values int) error {
 	for _, group := range v.groups {
 		dtype := group.DType()
 		row := dtype.String()
+		if group.IsArray() {
+			row += " array"
+		}
 		if shape := rowShape(group); len(shape) > 0 {
 			row += " " + formatShape(shape)
 		}
@@ -239,7 +264,7 @@ func (v *value) text(out io.Writer, rows, values int) error {
 		t := newTable(out, "prim", "value")
 		shown := 0
 		total, err := v.rowsOf(group, rows, func(path string, raw []byte) {
-			t.AppendRow(table.Row{path, formatRow(dtype, raw, values)})
+			t.AppendRow(table.Row{path, formatted(group, raw, values)})
 			shown++
 		})
 		if err != nil {
@@ -253,9 +278,18 @@ func (v *value) text(out io.Writer, rows, values int) error {
 	return nil
 }
 
+// formatted is a row for people: text where the attribute is text, else numbers.
+func formatted(group *callboard.Group, raw []byte, values int) string {
+	if group.IsArray() && group.Semantic() == tensor.SemanticString {
+		return strconv.Quote(string(raw))
+	}
+	return formatRow(group.DType(), raw, values)
+}
+
 // readGroup is the JSON of a group; 64-bit numbers of the stage are text, as in all its documents, values are numbers.
 type readGroup struct {
 	Attribute string    `json:"attribute"`
+	Kind      string    `json:"kind"`
 	DType     string    `json:"dtype"`
 	RowShape  []uint64  `json:"row_shape"`
 	Semantic  string    `json:"semantic"`
@@ -275,7 +309,7 @@ func (v *value) json(out io.Writer, rows int) error {
 	groups := []readGroup{}
 	for _, group := range v.groups {
 		dtype := group.DType()
-		g := readGroup{Attribute: group.Attribute(), DType: dtype.String(), RowShape: rowShape(group), Semantic: group.Semantic().String(),
+		g := readGroup{Attribute: group.Attribute(), Kind: kindOf(group), DType: dtype.String(), RowShape: rowShape(group), Semantic: group.Semantic().String(),
 			Ordinal: group.Ordinal(), Floor: group.Floor(), Epoch: group.Epoch(), Rows: []readRow{}}
 		var err error
 		g.Prims, err = v.rowsOf(group, rows, func(path string, raw []byte) {

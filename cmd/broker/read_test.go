@@ -11,6 +11,7 @@ import (
 
 	"callboard/broker"
 	callboard "callboard/clients/go"
+	"callboard/tensor"
 )
 
 // liveStage is a broker in this process and a client of it.
@@ -62,6 +63,49 @@ func TestReadShowsEveryPrimOrThoseAskedFor(t *testing.T) {
 	code, out, _ = call("read", "pose", "--rows", "1")
 	require.Equal(t, exitOK, code)
 	require.Contains(t, out, "and 1 row more")
+}
+
+// Behaviour 20, 36: rows of their own length, and text as text.
+func TestReadShowsArrays(t *testing.T) {
+	_, stage := liveStage(t)
+	ctx := context.Background()
+	q, err := stage.QueryFromPathList(ctx, []string{"/World/R0", "/World/R1"})
+	require.NoError(t, err)
+	defer q.Release()
+	for name, w := range map[string]callboard.Write{
+		"hull":  {Values: [][]float32{{1, 2.5, 3}, {}}},
+		"label": {Values: []string{"left \"arm\"", "€"}, Semantic: tensor.SemanticString},
+	} {
+		op, err := stage.WriteAttribute(ctx, q, name, w.Values, callboard.WriteOptions{Ordinal: 3, IsArray: true, Semantic: w.Semantic})
+		require.NoError(t, err)
+		require.NoError(t, op.Wait(ctx))
+	}
+	op, err := stage.AdvanceWriteFloor(3, callboard.SealOptions{})
+	require.NoError(t, err)
+	require.NoError(t, op.Wait(ctx))
+
+	code, out, notes := call("read", "hull")
+	require.Equal(t, exitOK, code, notes)
+	require.Contains(t, out, "hull  float32 array, 2 prims, ordinal 3, floor 3, epoch 1\n")
+	require.Regexp(t, `/World/R0  1  2.5  3 *\n/World/R1 *\n`, out)
+	code, out, _ = call("read", "hull", "--values", "2")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, out, "1  2.5  … and 1 more")
+	code, out, _ = call("read", "label")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, out, `"left \"arm\""`)
+	require.Contains(t, out, `"€"`)
+
+	code, out, notes = call("read", "hull", "--json")
+	require.Equal(t, exitOK, code, notes)
+	var groups []readGroup
+	require.NoError(t, json.Unmarshal([]byte(out), &groups))
+	require.Equal(t, "array", groups[0].Kind)
+	require.Equal(t, []readRow{{Prim: "/World/R0", Values: []any{1.0, 2.5, 3.0}}, {Prim: "/World/R1", Values: []any{}}}, groups[0].Rows)
+
+	code, out, _ = call("ls", "--json")
+	require.Equal(t, exitOK, code)
+	require.Regexp(t, `"kind": *"array"`, out)
 }
 
 func TestReadSaysWhatIsNotThere(t *testing.T) {

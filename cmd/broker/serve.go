@@ -31,6 +31,7 @@ type serveFlags struct {
 	retain                            *uint32
 	natsPort                          *uint16
 	quiet, untilStdinCloses           *bool
+	fresh, takeover                   *bool
 }
 
 func newServe() *cobra.Command {
@@ -41,11 +42,16 @@ func newServe() *cobra.Command {
 
 When it is ready it prints one line to standard output: the stage, the directory by which clients find it, the address
 of NATS, and the limit of its memory. Everything else is logged to standard error. On its end it removes all that it
-made; a second Ctrl-C ends it at once, and the next start or "callboard gc" removes what is left.
+made; a second Ctrl-C ends it at once.
+
+What a broker left that was killed is recovered by the next start: everything that was sealed is there as it was, readers
+read on without noticing, and producers are told what they have to write again. --fresh gives it up instead, and so does
+"callboard gc". A broker that runs is replaced in the same way with --takeover: it exits and removes nothing.
 
 Memory is taken as it is needed, up to --memory. A container's /dev/shm often has 64 MB: give it more (--shm-size).`,
 		Example: `  callboard serve
   callboard serve --stage robots --memory 2GiB --retain 8
+  callboard serve --stage robots --takeover
   callboard serve --nats-url tls://nats.example:4222 --nats-creds broker.creds`,
 		Args: noArguments,
 	}
@@ -68,6 +74,8 @@ Memory is taken as it is needed, up to --memory. A container's /dev/shm often ha
 		allowUIDs:     flags.String("allow-uid", "", "numbers of other users that may attach, like 1000,1001"),
 		allowGIDs:     flags.String("allow-gid", "", "numbers of groups whose members may attach"),
 		logLevel:      flags.String("log-level", "info", "debug, info, warn or error"),
+		fresh:         flags.Bool("fresh", false, "give up what an earlier broker of the stage left, instead of recovering it"),
+		takeover:      flags.Bool("takeover", false, "take the stage over from a broker that runs, with everything that is sealed"),
 		quiet:         flags.Bool("quiet", false, "no ready line, and no log but errors"),
 		untilStdinCloses: flags.Bool(untilStdinCloses, false,
 			"end when standard input does: for supervisors"),
@@ -96,7 +104,7 @@ const untilStdinCloses = "until-stdin-closes"
 func (f *serveFlags) config(logTo io.Writer) (config broker.Config, err error) {
 	config = broker.Config{
 		Stage: *f.stage, ShmDir: *f.shmDir, MemoryBytes: uint64(f.memory), UnsealedBytes: uint64(f.unsealed),
-		Retain: *f.retain, NATSPort: int(*f.natsPort),
+		Retain: *f.retain, NATSPort: int(*f.natsPort), Fresh: *f.fresh, Takeover: *f.takeover,
 	}
 	if config.Stage == "" {
 		config.Stage = defaultStage
@@ -206,6 +214,7 @@ func serve(ctx context.Context, config broker.Config, f *serveFlags, out io.Writ
 	select {
 	case <-ctx.Done():
 	case <-stdinClosed:
+	case <-b.Left():
 	}
 	// Close waits for copies and announcements; somebody who is in a hurry says it again.
 	again := make(chan os.Signal, 1)

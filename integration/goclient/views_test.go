@@ -66,8 +66,13 @@ func TestForgottenThingsAreGivenBack(t *testing.T) {
 // (rules I2, R4; behaviour 322).
 func TestViewsOutliveCloseAndBroker(t *testing.T) {
 	b := harness.Start(t)
-	s, viewer := b.Dial("publisher"), b.Dial("viewer")
-	_, err := s.Publish(background, "x", []float64{1, 2, 3})
+	options := b.Options("publisher")
+	options.ReattachWait = -1
+	s, err := callboard.Dial(background, options)
+	require.NoError(t, err)
+	defer s.Close()
+	viewer := b.Dial("viewer")
+	_, err = s.Publish(background, "x", []float64{1, 2, 3})
 	require.NoError(t, err)
 	g, err := viewer.Latest(background, "x")
 	require.NoError(t, err)

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	callboard "callboard/clients/go"
+	"callboard/fault"
 )
 
 // Time that a broker gets to start and to stop.
@@ -31,6 +33,8 @@ type Broker struct {
 
 	t       testing.TB
 	args    []string
+	binary  string   // "": the harness's own
+	env     []string // besides Env
 	command *exec.Cmd
 	output  *output
 	exited  chan struct{}
@@ -41,7 +45,19 @@ type Broker struct {
 // arguments of `callboard serve`.
 func Start(t testing.TB, args ...string) *Broker {
 	t.Helper()
-	b := &Broker{t: t, args: args, Stage: fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9), output: &output{}}
+	return start(&Broker{t: t, args: args})
+}
+
+// StartFaulty is Start for a broker that was built with fault.Tag and makes a mistake; "" makes none.
+func StartFaulty(t testing.TB, binary string, f fault.Fault, args ...string) *Broker {
+	t.Helper()
+	return start(&Broker{t: t, args: args, binary: binary, env: []string{fault.Env + "=" + string(f)}})
+}
+
+func start(b *Broker) *Broker {
+	t := b.t
+	t.Helper()
+	b.Stage, b.output = fmt.Sprintf("test-%d-%d", os.Getpid(), time.Now().UnixNano()%1e9), &output{}
 	// Short paths: a socket's has at most 107 bytes, which t.TempDir may exceed.
 	b.RuntimeDir = tempDir(t, "")
 	base := "/dev/shm"
@@ -64,15 +80,39 @@ func tempDir(t testing.TB, base string) string {
 	return dir
 }
 
-// Restart runs a broker anew over the same directories, after Stop or Kill9.
-func (b *Broker) Restart() {
+// Restart runs a broker anew over the same directories, after Stop or Kill9. more are
+// arguments for this life of it alone. With "--takeover" the one that runs makes room, and
+// is waited for.
+func (b *Broker) Restart(more ...string) {
+	b.t.Helper()
+	before, gone := b.command, b.exited
+	b.Launch(more...)
+	if slices.Contains(more, "--takeover") {
+		select {
+		case <-gone:
+		case <-time.After(stopWait):
+			b.t.Fatalf("the broker did not make room within %v:\n%s", stopWait, b.output)
+		}
+		if code := before.ProcessState.ExitCode(); code != 0 {
+			b.t.Errorf("the broker that made room ended with %d:\n%s", code, b.output)
+		}
+	}
+	b.awaitReady()
+}
+
+// Launch is Restart that waits for nothing.
+func (b *Broker) Launch(more ...string) {
 	b.t.Helper()
 	if err := os.MkdirAll(b.RuntimeDir, 0o700); err != nil { // the last one to leave removes it
 		b.t.Fatal(err)
 	}
-	args := append([]string{"serve", "--stage", b.Stage, "--shm-dir", b.ShmDir}, b.args...)
-	b.command = exec.Command(Binary(b.t), args...)
-	b.command.Env = b.Env()
+	args := slices.Concat([]string{"serve", "--stage", b.Stage, "--shm-dir", b.ShmDir}, b.args, more)
+	binary := b.binary
+	if binary == "" {
+		binary = Binary(b.t)
+	}
+	b.command = exec.Command(binary, args...)
+	b.command.Env = append(b.Env(), b.env...)
 	b.command.Stdout, b.command.Stderr = b.output, b.output
 	if err := b.command.Start(); err != nil {
 		b.t.Fatalf("starting the broker: %v", err)
@@ -82,7 +122,6 @@ func (b *Broker) Restart() {
 		b.status = c.Wait()
 		close(exited)
 	}(b.command, b.exited)
-	b.awaitReady()
 }
 
 func (b *Broker) awaitReady() {

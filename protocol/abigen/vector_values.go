@@ -190,6 +190,14 @@ var vectors = []vector{
 		protocol.StringList{Count: 3, TotalBytes: 52},
 		[]uint32{8}, text{"/World/A", 4}, []uint32{17}, text{"/World/B/subprim1", 4}, []uint32{0},
 	}},
+	{"filter_arguments", "Sealed prims that carry position and whose path is one of two; of what they carry only position is reported.", []any{
+		protocol.FilterArguments{PredicateCount: 2, Flags: protocol.FilterSealed, AttributesOffsetBytes: 64},
+		protocol.FilterPredicate{Relation: protocol.FilterHas, NameBytes: 8, NameOffsetBytes: 48},
+		protocol.FilterPredicate{Relation: protocol.FilterIn, NameBytes: 5, NameOffsetBytes: 56, ValuesOffsetBytes: 84},
+		text{"position", 8}, text{"@path", 8},
+		protocol.StringList{Count: 1, TotalBytes: 20}, []uint32{8}, text{"position", 4},
+		protocol.StringList{Count: 2, TotalBytes: 32}, []uint32{8}, text{"/World/A", 4}, []uint32{8}, text{"/World/B", 4},
+	}},
 	{"write_arguments", "Both prims get vectors of three float32 from rows that lie in staging segment 3.", []any{
 		protocol.WriteArguments{EntryCount: 1, PrimMode: protocol.ModeInsert},
 		protocol.WriteEntry{
@@ -232,7 +240,8 @@ var vectors = []vector{
 	{"directory_header", "The root at epoch 17, with first and last pages of every table.", []any{directory()}},
 	{"attribute_entry", "Column 1, \"position\", of which 12 versions were published.", []any{protocol.AttributeEntry{
 		NameID: position, State: protocol.AttributeLive, Schema: vec3, RowBytes: 240, Retain: 8, Handoff: protocol.HandoffAdopt,
-		Horizon: 13, SlotPages: protocol.Ref{Segment: 2, OffsetBytes: 16384}, LatestSlot: 31, VersionCount: 12, AdoptedCount: 7,
+		TombstonesNext: protocol.BlockRef{Segment: 2, OffsetBytes: 32768, LengthBytes: 1536},
+		Horizon:        13, SlotPages: protocol.Ref{Segment: 2, OffsetBytes: 16384}, LatestSlot: 31, VersionCount: 12, AdoptedCount: 7,
 		ScatteredCount: 5, AdoptRefusedCount: 3, CopiedBytes: 1200,
 	}}},
 	{"version_slot", "A living version of two rows, adopted, with ordinals of its own for each row.", []any{slot()}},

@@ -160,6 +160,7 @@ typedef struct cbd_op cbd_op;
 typedef struct cbd_session cbd_session;
 typedef struct cbd_read cbd_read;
 typedef struct cbd_snapshot cbd_snapshot;
+typedef struct cbd_cursor cbd_cursor;
 typedef struct cbd_pin cbd_pin;
 
 typedef struct cbd_connect_options {
@@ -291,12 +292,107 @@ CBD_API cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const 
  * first call, then shared. *query is a reference of the caller: cbd_query_release. */
 CBD_API cbd_status cbd_root_query(cbd_stage *stage, cbd_query **query, cbd_error *error);
 
+/* 0 while a query of cbd_query_submit is not waited for. */
 CBD_API uint64_t cbd_query_size(const cbd_query *query);
 
 /* The path ids, cbd_query_size of them, in order; borrowed from the query. */
 CBD_API const uint64_t *cbd_query_ids(const cbd_query *query);
 
 CBD_API void cbd_query_release(cbd_query *query);
+
+/* The reserved attribute whose values are the prims' own path ids: it can be read
+ * (a group of uint64, a row for each prim of the query) and filtered by. */
+#define CBD_PATH_NAME "@path"
+
+/* One condition on a prim. Values are texts, NUL-terminated: numbers as "1.5", tokens by
+ * their text; texts are compared by bytes.
+ *
+ *     CBD_FILTER_HAS            an attribute: the prim carries it. No values
+ *     CBD_FILTER_IN             "@path", or an attribute: one of the values
+ *     CBD_FILTER_PREFIX         "@path": begins with the value
+ *     CBD_FILTER_CONTAINS       an attribute of tokens: one of the values is among them
+ *     CBD_FILTER_LESS, _LESS_EQUAL, _GREATER, _GREATER_EQUAL   an attribute: compares with the value
+ *
+ * IN and the comparisons work on attributes of one number or one token for each prim. */
+typedef struct cbd_predicate {
+    uint32_t op;      /* CBD_FILTER_* */
+    uint32_t reserved;
+    const char *name; /* an attribute, or CBD_PATH_NAME */
+    const char *const *values;
+    size_t value_count;
+} cbd_predicate;
+
+typedef struct cbd_filter {
+    const cbd_predicate *predicates; /* all must hold; none: every prim that carries anything */
+    size_t predicate_count;
+    const char *const *attributes; /* what is reported is limited to these */
+    size_t attribute_count;
+    uint32_t scoped; /* 1: that holds for attribute_count 0, too; else 0 reports all */
+    uint32_t sealed; /* 1: what is sealed counts; else what was written since, too */
+} cbd_filter;
+
+/* The prims that satisfy the filter, which is evaluated once: later changes do not change
+ * the query. They are in the order in which their paths came up first. Waits for the
+ * broker. filter NULL: every prim. *query is the caller's: cbd_query_release.
+ * INVALID_ARGUMENT: what is no name, path or number, an operator that is none, too few or
+ * too many values; NOT_SUPPORTED, before anything is made: an operator that the attribute
+ * does not have (of a name with several schemas, none), a reserved name. */
+CBD_API cbd_status cbd_query_filter(cbd_stage *stage, const cbd_filter *filter, cbd_query **query, cbd_error *error);
+
+/* As cbd_query_filter, without the wait: writes, deletes and reads may name the query at
+ * once. They run after it, and fail when it does; a read's errors come when its first
+ * group is fetched. Map sessions wait for it. Its size and ids are known after
+ * cbd_query_wait. */
+CBD_API cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_query **query, cbd_error *error);
+
+/* Waits until a query is made and known here; OK at once for all but those of
+ * cbd_query_submit. timeout_ns as for cbd_op_wait, for the making; to fetch the ids then waits for the broker in
+ * any case. Returns the query's own error, TIMEOUT (wait again), SESSION_ENDED. */
+CBD_API cbd_status cbd_query_wait(cbd_query *query, uint64_t timeout_ns, cbd_error *error);
+
+/* What a filter found. */
+typedef struct cbd_query_result {
+    cbd_query *query;              /* borrowed: the query that was asked */
+    uint64_t total;                /* prims */
+    const char *const *attributes; /* what they carry, in the order in which the names came up first */
+    size_t attribute_count;        /* 0 for a query of explicit paths */
+} cbd_query_result;
+
+/* *result is the caller's: cbd_query_result_release. It is independent of the query, which
+ * stays usable. TIMEOUT while the query is running. */
+CBD_API cbd_status cbd_query_get_result(cbd_query *query, const cbd_query_result **result, cbd_error *error);
+CBD_API void cbd_query_result_release(const cbd_query_result *result);
+
+/* ---- lists, and paths as tokens -------------------------------------------- */
+
+/* An immutable, ordered list of ids, known by a number: never 0, never given out again on
+ * this stage, and this process's own. It lives as long as it is referred to; making it is
+ * the first reference. No broker is involved. The number 0 is no list: to add to it or to
+ * release it does nothing and is OK. NOT_FOUND: an unknown number. */
+CBD_API cbd_status cbd_list_create(cbd_stage *stage, const uint64_t *ids, size_t n, uint64_t *list, cbd_error *error);
+CBD_API cbd_status cbd_list_add_reference(cbd_stage *stage, uint64_t list, cbd_error *error);
+CBD_API cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error);
+CBD_API cbd_status cbd_list_count(cbd_stage *stage, uint64_t list, size_t *count, cbd_error *error);
+
+/* Copies n ids from place `first` on; INVALID_ARGUMENT where the list has fewer. */
+CBD_API cbd_status cbd_list_get(cbd_stage *stage, uint64_t list, size_t first, size_t n, uint64_t *ids, cbd_error *error);
+
+/* A new list of n ids from place `first` on; its first reference is the caller's. */
+CBD_API cbd_status cbd_list_slice(cbd_stage *stage, uint64_t list, size_t first, size_t n, uint64_t *slice, cbd_error *error);
+
+/* As cbd_query_from_path_list, of the path ids of a list. The query refers to the list
+ * until it is released. */
+CBD_API cbd_status cbd_query_from_list(cbd_stage *stage, uint64_t list, cbd_query **query, cbd_error *error);
+
+/* The path id of "/" and the tokens with "/" between them: the same as that of the text.
+ * n 0: the root. NOT_FOUND: an unknown token; INVALID_ARGUMENT: one that is no component.
+ * Waits for the broker. */
+CBD_API cbd_status cbd_path_from_tokens(cbd_stage *stage, const uint64_t *tokens, size_t n, uint64_t *path, cbd_error *error);
+
+/* The tokens of a path's components, *count of them: 0 for the root. room 0 only counts;
+ * else INVALID_ARGUMENT where it is too small. NOT_FOUND: an unknown id. Waits for the broker. */
+CBD_API cbd_status cbd_path_tokens(cbd_stage *stage, uint64_t path, uint64_t *tokens, size_t room, size_t *count,
+                                   cbd_error *error);
 
 /* ---- operations --------------------------------------------------------- */
 
@@ -347,12 +443,13 @@ typedef struct cbd_write_options {
     uint64_t row_shape[CBD_ROW_NDIM_MAX]; /* a new attribute's; else must agree */
     const uint32_t *index_map;            /* count entries: prim i takes row index_map[i]; NULL: row i */
     const uint64_t *mask;                 /* ceil(count/64) words, no more are read: prim i is written where bit i is set; NULL: all */
+    uint64_t tensor_count; /* array kind: tensors that `tensor` points to, one for each source row; 0: one, packed */
 } cbd_write_options;
 
 /* The defaults: every prim, no ordinal yet. */
 static inline cbd_write_options cbd_write_options_default(void)
 {
-    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, NULL};
+    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, NULL, 0};
     return options;
 }
 
@@ -361,10 +458,15 @@ static inline cbd_write_options cbd_write_options_default(void)
  * without a declared row shape all trailing dimensions fold into lanes (at most
  * 255). Any strides are gathered. The data is copied when the call returns. Up to
  * CBD_INLINE_BYTES_MAX it never waits for the broker; a larger one first maps
- * staging memory, one round trip.
+ * staging memory, one round trip, and with a count or mask waits until it was taken.
+ * With is_array each prim has a row of its own length, and nothing folds: a row has all
+ * elements of its tensor, whatever the shape. tensor_count tensors of one element type
+ * are source rows, as many as there are addressed prims, or more with an index_map.
+ * Packed, one tensor is cut into rows of equal length: as many as addressed prims, or
+ * with an index_map as its highest entry says. Text is uint8 with CBD_SEMANTIC_STRING.
  * INVALID_ARGUMENT: shape, dtype, semantic, count (with their numbers);
- * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind,
- * device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
+ * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind on a
+ * stage without CBD_FEATURE_ARRAY, device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                        const cbd_tensor *tensor, const cbd_write_options *options,
                                        cbd_op **op, cbd_error *error);
@@ -384,8 +486,8 @@ typedef struct cbd_write_entry {
  * together as well, and only the failure of one of them is then not that of all.
  * INVALID_ARGUMENT: n is 0, a name that is given twice, and whatever cbd_write_attribute
  * refuses of one entry; FLOOR_VIOLATION: the ordinal is 0, or at or below the floor of any of
- * them; NOT_SUPPORTED: the payloads are more than CBD_INLINE_BYTES_MAX together; LIMIT: the
- * arguments are larger than the channel's area; QUEUE_FULL. */
+ * them; LIMIT: the payloads and what goes with them are larger than the channel's
+ * argument_bytes; QUEUE_FULL. */
 CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, const cbd_write_entry *entries, size_t n,
                                         uint64_t ordinal, uint32_t prim_mode, cbd_op **op, cbd_error *error);
 
@@ -435,8 +537,10 @@ typedef struct cbd_map_options {
     uint16_t lanes;
     uint32_t row_ndim; /* a new attribute's row shape; 0: none, or the existing one's */
     uint64_t row_shape[CBD_ROW_NDIM_MAX];
-    uint32_t is_array; /* 1: array kind */
+    uint32_t is_array; /* 1: array kind; without a dtype the kind is that of the existing attribute */
     uint32_t reserved;
+    const uint64_t *element_sizes; /* array kind: the elements of each prim's row, element_size_count of them; else NULL */
+    uint64_t element_size_count;   /* the query's size */
 } cbd_map_options;
 
 /* Opens a map session: staging memory for one row per prim of the query. Waits for
@@ -445,21 +549,28 @@ typedef struct cbd_map_options {
 CBD_API cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                      const cbd_map_options *options, cbd_session **session, cbd_error *error);
 
+/* One prim's row of array kind, to fill. */
+typedef struct cbd_staged_array {
+    void *data; /* NULL: no elements */
+    uint64_t elements;
+} cbd_staged_array;
+
 /* One run of rows to fill. A plain record that belongs to its session and lives
  * until cbd_session_release. */
 typedef struct cbd_group {
     cbd_session *session;
     void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release */
     uint64_t rows;
-    uint64_t row_bytes;
+    uint64_t row_bytes; /* array kind: of an element */
     uint64_t ordinal;   /* 0: taken at unmap */
     uint64_t index;     /* of the group in the session */
     uint64_t first_prim; /* the group's rows are the query's prims from here on */
     const uint64_t *prims; /* path ids, `rows` of them; borrowed from the session */
     cbd_schema schema;
-    int32_t ndim;       /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
+    int32_t ndim;       /* of shape: (rows, *row_shape[, lanes]) in elements of one lane; array kind: 0 */
     int32_t reserved;
     int64_t shape[CBD_NDIM_MAX];
+    const cbd_staged_array *arrays; /* array kind: `rows` of them, of the sizes asked for; else NULL */
 } cbd_group;
 
 /* The next group; END when there are no more. *group is borrowed from the session. */
@@ -485,6 +596,12 @@ CBD_API void cbd_session_release(cbd_session *session);
 
 /* ---- reading ------------------------------------------------------------- */
 
+/* One prim's row of array kind, in place. */
+typedef struct cbd_array {
+    const void *data; /* NULL: no elements */
+    uint64_t elements;
+} cbd_array;
+
 /* Some prims of one attribute at one epoch, in place. A plain record; the bytes it
  * points to never change. Element i of the query's prims that are present, prims[i],
  * has row index_map[i] of the array, or row i where index_map is NULL. */
@@ -493,29 +610,57 @@ typedef struct cbd_read_group {
     uint32_t column;
     uint32_t version_flags; /* CBD_VERSION_* */
     uint64_t epoch;      /* the same for all groups of a read */
-    uint64_t ordinal;    /* the highest written in this version */
+    uint64_t ordinal;    /* the highest of the group's prims; see cbd_group_row_ordinals */
     uint64_t floor;      /* the attribute's write floor at the epoch */
     uint64_t stamp_ns;   /* of the seal that published this version */
     uint64_t layout_generation;
     cbd_schema schema;
-    const void *data;    /* `rows` rows, compact */
-    uint64_t rows;
-    uint64_t row_bytes;
+    const void *data;    /* `rows` rows, compact; array kind: NULL */
+    uint64_t rows;       /* array kind: prim_count */
+    uint64_t row_bytes;  /* array kind: of an element */
     const uint32_t *index_map; /* prim_count entries, or NULL: contiguous */
     const uint64_t *prims;     /* prim_count path ids, in the query's order */
     uint64_t prim_count;
-    int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane */
+    int32_t ndim;        /* of shape: (rows, *row_shape[, lanes]) in elements of one lane; array kind: 0 */
     int32_t contiguous;  /* 1: row i is prim i */
     int64_t shape[CBD_NDIM_MAX];
-    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain */
+    cbd_pin *pin;        /* keeps the data; borrowed from the group, see cbd_pin_retain; NULL of "@path", whose data is the group's own */
+    uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
+    uint32_t reserved;
+    const cbd_array *arrays; /* array kind: those of `prims`, in their order; else NULL */
 } cbd_read_group;
 
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
  * broker and, once memory is mapped, no system call. *read is the caller's: cbd_read_release.
  * Attributes that do not exist, were never sealed or have none of the prims give no
- * group. LIMIT: this client has too many bytes pinned; the text names its oldest pins. */
+ * group. "@path" gives the path ids of all prims of the query, whether they exist or not. A query
+ * that is still running is waited for when the first group is fetched. LIMIT: this client has
+ * too many bytes pinned; the text names its oldest pins. */
 CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                        cbd_read **read, cbd_error *error);
+
+/* A read narrowed in time. All zeros: the newest state, whole. */
+typedef struct cbd_range {
+    uint32_t has_at;    /* 1: the state as of the ordinal `at`, exactly; it must not be above the write floors */
+    uint32_t has_since; /* 1: only what changed after the ordinal `since`, which may be 0 */
+    uint64_t at;
+    uint64_t since;     /* at most `at` */
+} cbd_range;
+
+/* As cbd_read_attributes, as of an ordinal or of what changed, or both: then what changed after
+ * `since` up to `at`. What changed are the rows that were written, each with its value at the end
+ * of the range, and groups with is_delete of the prims that are gone. range NULL: the newest state.
+ * FLOOR_VIOLATION: `at` is above an attribute's write floor. OUT_OF_RANGE: that state is not
+ * retained (see cbd_declare), or never was one of its own because several ordinals were sealed
+ * at once; or deletes after `since` are not all known any more (see cbd_frontier).
+ * INVALID_ARGUMENT: `since` is above `at`. */
+CBD_API cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
+                                  const cbd_range *range, cbd_read **read, cbd_error *error);
+
+/* The ordinal after which all changes of the attribute are known exactly: a range that begins
+ * before it is OUT_OF_RANGE. It rises when more was deleted than is kept, which is at least
+ * 65 536 deletes. 0 for a name that nobody wrote. */
+CBD_API cbd_status cbd_frontier(cbd_stage *stage, const char *name, uint64_t *frontier, cbd_error *error);
 
 /* The epoch that the read is of; 0: nothing was sealed. */
 CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
@@ -523,6 +668,10 @@ CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
 /* The next group; END when there are no more. *group is the caller's:
  * cbd_release_group. It is independent of the read. */
 CBD_API cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error);
+
+/* The ordinals that last wrote, or deleted, each of the group's prims: `ordinals` has room for
+ * prim_count of them. */
+CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
  * name are gone, unless the pin was retained: then data stays. */
@@ -538,7 +687,7 @@ CBD_API cbd_pin *cbd_pin_retain(cbd_pin *pin);
 CBD_API void cbd_pin_release(cbd_pin *pin);
 
 /* The newest state of `name` on the prim "/", one row: shape is row_shape[, lanes],
- * with no axis for rows. NOT_FOUND when there is none. *group is the caller's: cbd_release_group. */
+ * with no axis for rows; of array kind it is arrays[0]. NOT_FOUND when there is none. *group is the caller's: cbd_release_group. */
 CBD_API cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error);
 
 /* ---- snapshots ------------------------------------------------------------ */
@@ -552,6 +701,21 @@ CBD_API cbd_status cbd_snapshot_open(cbd_stage *stage, cbd_snapshot **snapshot, 
  * independent of the snapshot and share its pin. */
 CBD_API cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
                                      cbd_read **read, cbd_error *error);
+
+/* How far a snapshot goes: what a later read of changes begins after. A plain record that
+ * outlives the snapshot and the session; it is of one generation of a stage. *cursor is the
+ * caller's: cbd_cursor_release. */
+CBD_API cbd_status cbd_snapshot_cursor(cbd_snapshot *snapshot, cbd_cursor **cursor, cbd_error *error);
+CBD_API uint64_t cbd_cursor_epoch(const cbd_cursor *cursor); /* of its snapshot */
+CBD_API void cbd_cursor_release(cbd_cursor *cursor);
+
+/* As cbd_snapshot_read, of what changed since the cursor's snapshot: rows that were written, and
+ * groups with is_delete of the prims that are gone. Reads from cursor to cursor have each sealed
+ * change exactly once, whatever producers do meanwhile. since NULL: all that is there, to begin
+ * with. OUT_OF_RANGE: so much was deleted since that not all of it is known; then read the whole.
+ * INVALID_ARGUMENT: a cursor of another generation. */
+CBD_API cbd_status cbd_snapshot_read_since(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
+                                           const cbd_cursor *since, cbd_read **read, cbd_error *error);
 
 CBD_API uint64_t cbd_snapshot_epoch(const cbd_snapshot *snapshot);
 

@@ -75,6 +75,8 @@ extern "C" {
 #define CBD_FEATURE_SELECTION UINT64_C(0x20)
 /* CBD_FEATURE_DELETE: deletes and tombstones. */
 #define CBD_FEATURE_DELETE UINT64_C(0x40)
+/* CBD_FEATURE_FILTER: queries by filter, and lists of what they found. */
+#define CBD_FEATURE_FILTER UINT64_C(0x80)
 
 /* The status codes. Numbers never change and are never given to another name. */
 
@@ -255,7 +257,11 @@ extern "C" {
  * Arguments: cbd_abi_string_list. Results: uint64 path ids of this list. Completion: Handle,
  * Count = prims of the query so far. */
 #define CBD_OP_QUERY_PATHS 2u
-/* CBD_OP_QUERY_FILTER makes a query from predicates. Reserved for filters. */
+/* CBD_OP_QUERY_FILTER makes a query of the prims that satisfy all predicates; without one,
+ * of every prim. Handle is 0, or CBD_CLIENT_HANDLE with a number that the client has not in
+ * use: then later ops may name it at once. Arguments: cbd_abi_filter_arguments,
+ * cbd_abi_filter_predicate[], then what they refer to. Completion: Handle, Count = prims,
+ * Value = attributes, Epoch = the sealed state that was looked at. */
 #define CBD_OP_QUERY_FILTER 3u
 /* CBD_OP_QUERY_RELEASE releases the query in Handle. */
 #define CBD_OP_QUERY_RELEASE 4u
@@ -299,6 +305,13 @@ extern "C" {
 /* CBD_OP_SESSIONS_CLOSED confirms that sessions of an earlier broker life are closed here
  * (rule B1). */
 #define CBD_OP_SESSIONS_CLOSED 17u
+/* CBD_OP_QUERY_PRIMS lists prims of the query in Handle from number Value on. Results:
+ * uint64 path ids, as many as there are and as there is room for, at most
+ * CBD_QUERY_PAGE_MAX. Completion: Count = prims of the query. */
+#define CBD_OP_QUERY_PRIMS 18u
+/* CBD_OP_QUERY_ATTRIBUTES lists the attributes that a filter found, from number Value on.
+ * Results: uint64 token ids, as for CBD_OP_QUERY_PRIMS. Completion: Count = attributes. */
+#define CBD_OP_QUERY_ATTRIBUTES 19u
 
 /* Op flags, in cbd_abi_submission_entry.flags. */
 
@@ -318,6 +331,43 @@ extern "C" {
 #define CBD_STRING_TOKEN 1u
 /* CBD_STRING_PATH is a prim's path; it starts with "/". */
 #define CBD_STRING_PATH 2u
+
+/* CBD_CLIENT_HANDLE is the bit of query handles that the client chose (CBD_OP_QUERY_FILTER). */
+#define CBD_CLIENT_HANDLE UINT64_C(0x8000000000000000)
+
+/* CBD_QUERY_PAGE_MAX is the most ids that one CBD_OP_QUERY_PRIMS or CBD_OP_QUERY_ATTRIBUTES
+ * lists (rule L1). */
+#define CBD_QUERY_PAGE_MAX 8192u
+
+/* CBD_FILTER_SEALED, in cbd_abi_filter_arguments.flags: what is sealed counts alone, not
+ * what was accepted since (behaviour 233). */
+#define CBD_FILTER_SEALED 1u
+
+/* Operators of predicates. Values are texts; texts are compared by bytes (behaviour 243). */
+
+/* CBD_FILTER_HAS: the prim carries the attribute. No values. */
+#define CBD_FILTER_HAS 1u
+/* CBD_FILTER_IN: the path, or the attribute's value, is one of the values. */
+#define CBD_FILTER_IN 2u
+/* CBD_FILTER_PREFIX: the path begins with the value. */
+#define CBD_FILTER_PREFIX 3u
+/* CBD_FILTER_CONTAINS: among the tokens of the attribute's row is one of the values. */
+#define CBD_FILTER_CONTAINS 4u
+/* CBD_FILTER_LESS: the attribute's value is below the value. */
+#define CBD_FILTER_LESS 5u
+/* CBD_FILTER_LESS_EQUAL: it is not above the value. */
+#define CBD_FILTER_LESS_EQUAL 6u
+/* CBD_FILTER_GREATER: it is above the value. */
+#define CBD_FILTER_GREATER 7u
+/* CBD_FILTER_GREATER_EQUAL: it is not below the value. */
+#define CBD_FILTER_GREATER_EQUAL 8u
+
+/* Limits of a filter. */
+
+/* CBD_FILTER_PREDICATES_MAX bounds the predicates of one filter. */
+#define CBD_FILTER_PREDICATES_MAX 256u
+/* CBD_FILTER_VALUES_MAX bounds the values of one predicate. */
+#define CBD_FILTER_VALUES_MAX 65536u
 
 /* Kinds of attributes. */
 
@@ -973,6 +1023,42 @@ CBD_ABI_SIZE(cbd_abi_string_list, 8);
 CBD_ABI_FIELD(cbd_abi_string_list, count, 0);
 CBD_ABI_FIELD(cbd_abi_string_list, total_bytes, 4);
 
+/* cbd_abi_filter_arguments start the arguments of CBD_OP_QUERY_FILTER. */
+typedef struct cbd_abi_filter_arguments {
+    /* predicate_count is the number of cbd_abi_filter_predicate structs that follow. */
+    uint32_t predicate_count;
+    /* flags are Filter flags. */
+    uint32_t flags;
+    /* attributes_offset_bytes is the argument offset of the cbd_abi_string_list of the
+     * attributes to report; 0: all that the prims carry. */
+    uint32_t attributes_offset_bytes;
+    /* reserved is 0. */
+    uint32_t reserved;
+} cbd_abi_filter_arguments;
+CBD_ABI_SIZE(cbd_abi_filter_arguments, 16);
+CBD_ABI_FIELD(cbd_abi_filter_arguments, predicate_count, 0);
+CBD_ABI_FIELD(cbd_abi_filter_arguments, flags, 4);
+CBD_ABI_FIELD(cbd_abi_filter_arguments, attributes_offset_bytes, 8);
+CBD_ABI_FIELD(cbd_abi_filter_arguments, reserved, 12);
+
+/* cbd_abi_filter_predicate is one condition on a prim. */
+typedef struct cbd_abi_filter_predicate {
+    /* relation is one of the Filter operators. */
+    uint32_t relation;
+    /* name_bytes is the length of the name. */
+    uint32_t name_bytes;
+    /* name_offset_bytes is the argument offset of the attribute's name, or of "@path". */
+    uint32_t name_offset_bytes;
+    /* values_offset_bytes is the argument offset of the cbd_abi_string_list of values; 0:
+     * none. */
+    uint32_t values_offset_bytes;
+} cbd_abi_filter_predicate;
+CBD_ABI_SIZE(cbd_abi_filter_predicate, 16);
+CBD_ABI_FIELD(cbd_abi_filter_predicate, relation, 0);
+CBD_ABI_FIELD(cbd_abi_filter_predicate, name_bytes, 4);
+CBD_ABI_FIELD(cbd_abi_filter_predicate, name_offset_bytes, 8);
+CBD_ABI_FIELD(cbd_abi_filter_predicate, values_offset_bytes, 12);
+
 /* cbd_abi_schema says what an attribute's rows are (rule L4). */
 typedef struct cbd_abi_schema {
     /* kind is CBD_KIND_FIXED or CBD_KIND_ARRAY; 0 where the existing attribute decides. */
@@ -1363,8 +1449,9 @@ typedef struct cbd_abi_attribute_entry {
     uint32_t retain;
     /* handoff is CBD_HANDOFF_ADOPT or CBD_HANDOFF_COPY. */
     uint32_t handoff;
-    /* reserved is 0. */
-    uint8_t reserved[24];
+    /* tombstones_next is the ring that is about to replace tombstones, for the recovery of a
+     * broker that was killed meanwhile; Segment 0: none. Readers ignore it. */
+    cbd_abi_block_ref tombstones_next;
     /* horizon: no reader may start to read a version that died at or before it; only rises
      * (rules V2, V3). */
     uint64_t horizon;
@@ -1405,7 +1492,7 @@ CBD_ABI_FIELD(cbd_abi_attribute_entry, schema, 16);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, row_bytes, 88);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, retain, 96);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, handoff, 100);
-CBD_ABI_FIELD(cbd_abi_attribute_entry, reserved, 104);
+CBD_ABI_FIELD(cbd_abi_attribute_entry, tombstones_next, 104);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, horizon, 128);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, slot_pages, 136);
 CBD_ABI_FIELD(cbd_abi_attribute_entry, latest_slot, 152);

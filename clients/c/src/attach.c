@@ -64,6 +64,7 @@ void cbdi_stage_drop(cbd_stage *stage)
 
     cbdi_ring_free(&stage->ring);
     cbdi_columns_free(stage);
+    cbdi_lists_free(stage);
     for (uint32_t i = 0; stage->pins != NULL && i < stage->pin_count; i++)
         free(stage->pins[i].uses);
     free(stage->pins);
@@ -197,7 +198,8 @@ static cbd_status hello(cbd_stage *stage, const cbd_connect_options *options, cb
     cbd_abi_message_header header;
     cbd_abi_hello_request request = {
         .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_HELLO_REQUEST, sizeof request},
-        .features = CBD_FEATURE_FIXED | CBD_FEATURE_SELECTION | CBD_FEATURE_RECOVERY | CBD_FEATURE_DELETE,
+        .features = CBD_FEATURE_FIXED | CBD_FEATURE_ARRAY | CBD_FEATURE_SELECTION | CBD_FEATURE_RECOVERY | CBD_FEATURE_DELETE |
+                    CBD_FEATURE_FILTER,
         .flags = (stage->guard ? CBD_ATTACH_GUARD : 0) | (stage->read_only ? CBD_ATTACH_READ_ONLY : 0),
         .language = options->language ? options->language : CBD_LANGUAGE_C,
         .pid = (uint32_t)getpid(),

@@ -9,7 +9,6 @@
 static cbd_status check_all(cbd_stage *stage, cbd_query *query, const cbd_write_entry *entries, size_t n,
                             uint64_t ordinal, uint32_t prim_mode, struct write *writes, uint64_t *room, cbd_error *error)
 {
-    uint64_t payload = 0;
     cbd_status status = cbdi_query_check(stage, query, error);
     *room = sizeof(cbd_abi_write_arguments) + n * sizeof(cbd_abi_write_entry);
     if (status == CBD_STATUS_OK && *room > stage->ring.arguments.size_bytes)
@@ -32,14 +31,13 @@ static cbd_status check_all(cbd_stage *stage, cbd_query *query, const cbd_write_
                                    w->name, k, i);
         if (status == CBD_STATUS_OK)
             status = cbdi_check_write(stage, w, error);
-        if (status == CBD_STATUS_OK) {
-            payload += w->bytes; /* each is below 2^63, and the sum is looked at before the next */
+        if (status == CBD_STATUS_OK) /* each is below 2^63, and the sum is looked at before the next */
             *room += cbdi_write_room(w);
-        }
-        if (status == CBD_STATUS_OK && payload > CBD_INLINE_BYTES_MAX)
-            status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                               "%llu bytes and more in one op: at most %u; write the large attributes one by one, a seal publishes them together",
-                               (unsigned long long)payload, CBD_INLINE_BYTES_MAX);
+        if (status == CBD_STATUS_OK && *room > stage->ring.arguments.size_bytes)
+            status = cbdi_fail(error, CBD_STATUS_LIMIT,
+                               "%zu of %zu attributes need %llu bytes of arguments, the channel's area has %u; connect with a larger "
+                               "argument_bytes, or write the large attributes one by one: a seal shows them together",
+                               i + 1, n, (unsigned long long)*room, stage->ring.arguments.size_bytes);
     }
     return status;
 }
@@ -78,6 +76,8 @@ cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, const cbd_wr
         }
         cbdi_submit_commit(stage, &s, op);
     }
+    for (size_t i = 0; writes != NULL && i < n; i++)
+        cbdi_write_free(&writes[i]);
     free(writes);
     cbdi_leave(stage);
     return status;

@@ -10,8 +10,12 @@
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
+ *     arrays.c     rows of their own lengths
+ *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     filter.c     queries by filter, which may be used before they are made
+ *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
@@ -88,6 +92,7 @@ void cbdi_segments_unmap(cbd_stage *stage);
 /* ---- rings (ring.c) and ops (op.c) ---------------------------------------- */
 
 #define OP_TEXT_BYTES 512
+#define WAIT_TURN_NS UINT64_C(100000000) /* then we look whether the broker lives (R4) */
 
 struct cbd_op {
     cbd_stage *stage;
@@ -182,6 +187,7 @@ struct version_use {
     struct version_use *next;
     uint64_t birth;
     uint64_t bytes;
+    uint64_t elements;      /* of bytes: of an array's rows, as many as the largest look at it took */
     _Atomic uint32_t count; /* 0: may be given to another version, by who holds cache_lock */
 };
 
@@ -205,9 +211,10 @@ struct version {
     uint64_t birth, death;
     cbd_abi_block_ref block;
     uint64_t rows;
-    uint64_t ordinal_highest;
+    uint64_t ordinal_lowest, ordinal_highest;
     uint64_t layout_generation;
     cbd_abi_ref layout;
+    cbd_abi_ref row_ordinals; /* segment 0: all rows are of ordinal_highest */
     uint32_t flags;
     uint64_t stamp_ns;
 };
@@ -226,6 +233,12 @@ struct column *cbdi_column_named(cbd_stage *stage, const char *name, size_t leng
 /* Rule V4. NOT_FOUND, without a text, when the column shows nothing at the epoch. */
 cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t epoch, struct version *version,
                              cbd_error *error);
+/* The version that is exactly the state as of an ordinal, sealed by the epoch (O4). NOT_FOUND, without a text,
+ * when the column had nothing then; OUT_OF_RANGE. It is not pinned yet (V5). */
+cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_t at, uint64_t epoch, struct version *version,
+                                cbd_error *error);
+/* The OUT_OF_RANGE that says so. */
+cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error);
 cbd_status cbdi_string(cbd_stage *stage, uint64_t id, const char **text, uint32_t *length, cbd_error *error);
 cbd_status cbdi_floors_at(cbd_stage *stage, uint64_t epoch, struct floors *floors, cbd_error *error);
 /* name NULL: the global floor. */
@@ -254,10 +267,16 @@ struct cbd_pin {
  * sealed and no pin was taken. No lock may be held. */
 cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
                          cbd_pin **pins, uint64_t *epoch, cbd_error *error);
+/* Pins one attribute at an epoch of the past, where its horizon still allows it; else *pin is NULL. */
+cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch, cbd_pin **pin, cbd_error *error);
 /* Notes that the pin keeps this version in this segment; with cache_lock held. LIMIT
  * when that is too much for this client. */
 cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct version *version, struct segment *segment,
                         cbd_error *error);
+
+/* Counts elements of an array version that the pin keeps already; with cache_lock held. LIMIT. */
+cbd_status cbdi_pin_elements(cbd_pin *pin, const struct column *column, const struct version *version, uint64_t bytes,
+                             cbd_error *error);
 
 /* ---- queries and layouts (query.c, layout.c) --------------------------------- */
 
@@ -278,20 +297,62 @@ struct cbd_query {
     cbd_stage *stage;
     _Atomic uint32_t refs;
     uint64_t handle;
-    uint64_t count;
+    _Atomic uint64_t count;
     uint64_t *ids;
+    cbd_op *op;               /* of a filter, else NULL */
+    _Atomic uint32_t running; /* its prims are not known yet: count is 0. Ends with cache_lock held */
+    char *attributes;         /* names that a filter found, each terminated */
+    uint64_t attribute_count;
+    uint64_t list;            /* that it was made of, 0: none; one reference */
     uint64_t table_mask; /* path id → its first place in ids, plus 1; made at the first read */
     uint32_t *table;
     struct row_map *maps[ROW_MAPS_KEPT]; /* newest first; guarded by cache_lock */
     struct deferred *release;
 };
 
+/* A query without prims and handle; the caller's, also where something fails later. */
+cbd_status cbdi_query_new(cbd_stage *stage, cbd_query **query, cbd_error *error);
+/* Waits for a query that is running, for as long as it takes; its own error. */
+cbd_status cbdi_query_settle(cbd_query *query, cbd_error *error);
 cbd_query *cbdi_query_retain(cbd_query *query);
 /* A reference of the caller; with cache_lock held. */
 cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **map,
                         cbd_error *error);
+/* The map's prims whose rows an ordinal above `since` wrote last; NULL: no memory. */
+struct row_map *cbdi_row_map_changed(const struct row_map *map, const uint64_t *row_ordinals, uint64_t since);
+/* A map of prims without rows; takes the array. */
+struct row_map *cbdi_row_map_of_prims(uint64_t *prims, uint64_t count);
 void cbdi_row_map_release(struct row_map *map);
+/* The first place of a path in the query plus 1, or 0; after a row map was made. */
+uint32_t cbdi_query_place(const cbd_query *query, uint64_t id);
 cbd_status cbdi_query_check(cbd_stage *stage, const cbd_query *query, cbd_error *error);
+
+/* ---- lists (lists.c) ------------------------------------------------------------ */
+
+void cbdi_lists_free(cbd_stage *stage);
+
+/* ---- history (history.c); with cache_lock held ------------------------------------ */
+
+/* A delete that a query's prim has met last. */
+struct tombstone {
+    uint64_t prim, ordinal;
+    uint32_t place; /* in the query */
+};
+
+/* Finds the version as of an ordinal and pins it (V5); NOT_FOUND, without a text, when there was none. */
+cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at, struct version *version, cbd_pin **pin,
+                           cbd_error *error);
+/* The last delete of each of the query's prims, of those above `since` and up to `end` that the epoch shows,
+ * in the query's order (O7). OUT_OF_RANGE: not all of them are known any more. *list is the caller's to free. */
+cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epoch, uint64_t since, uint64_t end,
+                           struct tombstone **list, size_t *count, cbd_error *error);
+
+/* ---- rows of their own lengths (arrays.c); with cache_lock held ---------------------- */
+
+/* Where the map's rows of an array version lie, checked; the pin keeps them. *arrays, map->count of them, is the
+ * caller's to free. */
+cbd_status cbdi_array_rows(cbd_stage *stage, struct column *column, const struct version *version, const uint8_t *table,
+                           const struct row_map *map, cbd_pin *pin, cbd_array **arrays, cbd_error *error);
 
 /* ---- types (dtype.c) ---------------------------------------------------------- */
 
@@ -334,6 +395,12 @@ cbd_status cbdi_carried_schema(cbd_stage *stage, cbd_query *query, const char *n
                                size_t *schemas, bool *found, cbd_error *error);
 /* ALREADY_EXISTS when a prim of the query exists in sealed state (behaviour 94). */
 cbd_status cbdi_insert_check(cbd_stage *stage, cbd_query *query, const char *name, cbd_error *error);
+/* NOT_SUPPORTED where the broker does not serve array kind. */
+cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error);
+/* Hands back the session's one group: its leading `count` rows, those that a mask selects, and ends the session.
+ * Waits for the broker. The op is that of the group. */
+cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t count, const uint64_t *mask, uint32_t flags,
+                               cbd_op **op, cbd_error *error);
 /* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. */
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
                          const cbd_schema *schema, cbd_session **session, cbd_error *error);
@@ -377,6 +444,9 @@ struct cbd_stage {
     struct column **buckets;
     uint32_t bucket_count; /* a power of two */
     cbd_query *root;       /* borrowed by nobody: released at close */
+    struct lists *lists;   /* made at the first use */
+
+    _Atomic uint64_t last_query; /* that was numbered here */
 
     pthread_mutex_t socket_lock;
     pthread_mutex_t state_lock;

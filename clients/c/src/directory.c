@@ -118,9 +118,12 @@ static cbd_status learn_column(cbd_stage *stage, uint32_t index, struct column *
         if (status == CBD_STATUS_OK && column->schema.row_ndim > CBD_ROW_NDIM_MAX) /* of whatever kind: others count on it */
             status = cbdi_fail(error, CBD_STATUS_INTERNAL, "column %u has rows of %u dimensions, the most are %u", index,
                                column->schema.row_ndim, CBD_ROW_NDIM_MAX);
-        if (status == CBD_STATUS_OK && column->schema.kind == CBD_KIND_FIXED) {
+        if (status == CBD_STATUS_OK && (column->schema.kind == CBD_KIND_FIXED || column->schema.kind == CBD_KIND_ARRAY)) {
             cbd_error why = {CBD_STATUS_OK, ""};
-            if (cbd_schema_row_bytes(&column->schema, &row_bytes, &why) != CBD_STATUS_OK || row_bytes != column->row_bytes)
+            cbd_status checked = cbd_schema_row_bytes(&column->schema, &row_bytes, &why);
+            if (column->schema.kind == CBD_KIND_ARRAY) /* its versions hold tables of rows */
+                row_bytes = sizeof(cbd_abi_row_ref);
+            if (checked != CBD_STATUS_OK || row_bytes != column->row_bytes)
                 status = cbdi_fail(error, CBD_STATUS_INTERNAL, "column %u says %llu bytes a row, its schema makes %llu: %.200s",
                                    index, (unsigned long long)column->row_bytes, (unsigned long long)row_bytes, why.text);
         }
@@ -253,24 +256,32 @@ static cbd_status slot_page(cbd_stage *stage, struct column *column, uint32_t k,
     return CBD_STATUS_OK;
 }
 
-/* Rule V4: birth, death, the other fields, birth again. */
-static bool take_slot(const cbd_abi_version_slot *slot, uint64_t epoch, struct version *v)
+/* Rule V4: birth, death, the other fields, birth again. A version that is dead or alive at the epoch. */
+static bool take_any(const cbd_abi_version_slot *slot, uint64_t epoch, struct version *v)
 {
     v->birth = load64(&slot->birth);
     v->death = load64(&slot->death);
-    if (v->birth > epoch || epoch >= v->death)
+    if (v->birth > epoch || v->birth == 0)
         return false;
     v->block.segment = load64(&slot->block.segment);
     v->block.offset_bytes = load64(&slot->block.offset_bytes);
     v->block.length_bytes = load64(&slot->block.length_bytes);
     v->rows = load64(&slot->rows);
+    v->ordinal_lowest = load64(&slot->ordinal_lowest);
     v->ordinal_highest = load64(&slot->ordinal_highest);
     v->layout_generation = load64(&slot->layout_generation);
     v->layout.segment = load64(&slot->layout.segment);
     v->layout.offset_bytes = load64(&slot->layout.offset_bytes);
+    v->row_ordinals.segment = load64(&slot->row_ordinals.segment);
+    v->row_ordinals.offset_bytes = load64(&slot->row_ordinals.offset_bytes);
     v->flags = load32(&slot->flags);
     v->stamp_ns = load64(&slot->stamp_ns);
     return load64(&slot->birth) == v->birth;
+}
+
+static bool take_slot(const cbd_abi_version_slot *slot, uint64_t epoch, struct version *v)
+{
+    return take_any(slot, epoch, v) && v->death > epoch;
 }
 
 cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t epoch, struct version *version,
@@ -295,6 +306,45 @@ cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t e
             if (take_slot(&page->slots[i], epoch, version))
                 return CBD_STATUS_OK;
     }
+}
+
+cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error)
+{
+    return cbdi_fail(error, CBD_STATUS_OUT_OF_RANGE,
+                     "attribute \"%.*s\": its state as of ordinal %llu is not retained any more; it keeps %u versions, declare a "
+                     "larger retain", (int)column->name_bytes, column->name, (unsigned long long)at, load32(&column->entry->retain));
+}
+
+cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_t at, uint64_t epoch, struct version *best,
+                                cbd_error *error)
+{
+    struct version v;
+    bool followed = false;
+    const cbd_abi_slot_page *page;
+    memset(best, 0, sizeof *best);
+    for (int pass = 0; pass < 2; pass++) /* the second one looks for what came after the best one */
+        for (uint32_t k = 0;; k++) {
+            cbd_status status = slot_page(stage, column, k, &page, error);
+            if (status != CBD_STATUS_OK)
+                return status;
+            if (page == NULL)
+                break;
+            for (uint32_t i = 0; i < CBD_SLOTS_PER_PAGE; i++) {
+                if (!take_any(&page->slots[i], epoch, &v))
+                    continue;
+                if (pass == 0 && v.ordinal_lowest <= at && v.birth > best->birth)
+                    *best = v;
+                followed |= pass == 1 && v.birth == best->death;
+            }
+        }
+    if (best->birth == 0) /* horizon 0: none was ever given up, so the first one is later */
+        return load64(&column->entry->horizon) != 0 ? cbdi_not_retained(column, at, error) : CBD_STATUS_NOT_FOUND;
+    if (best->ordinal_highest > at)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_RANGE,
+                         "attribute \"%.*s\": ordinals %llu to %llu were sealed in one step, so there is no state as of %llu",
+                         (int)column->name_bytes, column->name, (unsigned long long)best->ordinal_lowest,
+                         (unsigned long long)best->ordinal_highest, (unsigned long long)at);
+    return best->death <= epoch && !followed ? cbdi_not_retained(column, at, error) : CBD_STATUS_OK;
 }
 
 /* ---- floors (V9) ----------------------------------------------------------------------- */

@@ -106,7 +106,7 @@ cbd_status cbdi_fit(cbd_stage *stage, cbd_query *query, const char *name, size_t
         status = carried(stage, query, columns, others, &have, &prim, error);
         if (status == CBD_STATUS_OK && have != NULL)
             status = attempt(context, &have->schema, error); /* the one that counts says what differs */
-        else if (status == CBD_STATUS_OK && match == NULL && query->count == 0)
+        else if (status == CBD_STATUS_OK && match == NULL && query->count == 0 && !atomic_load(&query->running))
             status = cbdi_fail(error, first.status, "%s", first.text); /* nothing to make a column of */
     }
     free(columns);

@@ -41,8 +41,7 @@ static bool make_table(cbd_query *query)
     return true;
 }
 
-/* The first place of the path plus 1, or 0. */
-static uint32_t first_place(const cbd_query *query, uint64_t id)
+uint32_t cbdi_query_place(const cbd_query *query, uint64_t id)
 {
     uint64_t at = mix(id) & query->table_mask;
     while (query->table[at] != 0 && query->ids[query->table[at] - 1] != id)
@@ -77,47 +76,94 @@ static cbd_status rows_of(cbd_query *query, const struct version *version, uint6
     for (uint64_t i = 0; i < query->count; i++)
         row_of[i] = NO_ROW;
     for (uint64_t row = 0; row < version->rows; row++) {
-        uint32_t place = first_place(query, load64(&rows[row].path_id));
+        uint32_t place = cbdi_query_place(query, load64(&rows[row].path_id));
         if (place != 0 && load64(&rows[row].birth) <= epoch && epoch < load64(&rows[row].death))
             row_of[place - 1] = (uint32_t)row;
     }
     for (uint64_t i = 0; i < query->count; i++) { /* a query may name a prim twice (behaviour 91) */
-        uint32_t first = first_place(query, query->ids[i]) - 1;
+        uint32_t first = cbdi_query_place(query, query->ids[i]) - 1;
         if (first != i)
             row_of[i] = row_of[first];
     }
     return CBD_STATUS_OK;
 }
 
-static struct row_map *make_map(const cbd_query *query, const struct version *version, const uint32_t *row_of)
+/* Appends a prim; *contiguous stays true while the rows are a run. */
+static void add_row(struct row_map *map, uint64_t prim, uint32_t row, bool *contiguous)
+{
+    if (map->count == 0)
+        map->first_row = row;
+    *contiguous = *contiguous && row == map->first_row + map->count;
+    map->index[map->count] = row;
+    map->prims[map->count++] = prim;
+}
+
+/* A map without prims yet, with room for some. */
+static struct row_map *empty_map(uint64_t room)
 {
     struct row_map *map = calloc(1, sizeof *map);
     if (map == NULL)
         return NULL;
     atomic_store(&map->refs, 1);
-    map->generation = version->layout_generation;
-    map->rows = version->rows;
-    map->layout = version->layout;
-    map->index = malloc((query->count + 1) * sizeof *map->index);
-    map->prims = malloc((query->count + 1) * sizeof *map->prims);
+    map->index = malloc((room + 1) * sizeof *map->index);
+    map->prims = malloc((room + 1) * sizeof *map->prims);
     if (map->index == NULL || map->prims == NULL) {
         cbdi_row_map_release(map);
         return NULL;
     }
-    bool contiguous = true;
-    for (uint64_t i = 0; i < query->count; i++) {
-        if (row_of[i] == NO_ROW)
-            continue;
-        if (map->count == 0)
-            map->first_row = row_of[i];
-        contiguous = contiguous && row_of[i] == map->first_row + map->count;
-        map->index[map->count] = row_of[i];
-        map->prims[map->count++] = query->ids[i];
-    }
+    return map;
+}
+
+/* A run of rows needs no index. */
+static struct row_map *finish_map(struct row_map *map, bool contiguous)
+{
     if (contiguous) {
         free(map->index);
         map->index = NULL;
     }
+    return map;
+}
+
+static struct row_map *make_map(const cbd_query *query, const struct version *version, const uint32_t *row_of)
+{
+    struct row_map *map = empty_map(query->count);
+    if (map == NULL)
+        return NULL;
+    map->generation = version->layout_generation;
+    map->rows = version->rows;
+    map->layout = version->layout;
+    bool contiguous = true;
+    for (uint64_t i = 0; i < query->count; i++)
+        if (row_of[i] != NO_ROW)
+            add_row(map, query->ids[i], row_of[i], &contiguous);
+    return finish_map(map, contiguous);
+}
+
+struct row_map *cbdi_row_map_changed(const struct row_map *from, const uint64_t *row_ordinals, uint64_t since)
+{
+    uint64_t count = 0; /* mostly few of many: room is taken for those alone */
+    for (uint64_t i = 0; i < from->count; i++)
+        count += row_ordinals[from->index ? from->index[i] : from->first_row + i] > since;
+    struct row_map *map = empty_map(count);
+    bool contiguous = true;
+    for (uint64_t i = 0; map != NULL && i < from->count && map->count < count; i++) {
+        uint64_t row = from->index ? from->index[i] : from->first_row + i;
+        if (row_ordinals[row] > since)
+            add_row(map, from->prims[i], (uint32_t)row, &contiguous);
+    }
+    return map == NULL ? NULL : finish_map(map, contiguous);
+}
+
+struct row_map *cbdi_row_map_of_prims(uint64_t *prims, uint64_t count)
+{
+    struct row_map *map = calloc(1, sizeof *map);
+    if (map == NULL) {
+        free(prims);
+        return NULL;
+    }
+    atomic_store(&map->refs, 1);
+    map->prims = prims;
+    map->count = count;
     return map;
 }
 

@@ -13,11 +13,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "python_support.h"
+
+#define TURN_NS UINT64_C(100000000)
+
 struct map_group {
     cbd_group view; /* first */
     struct segment *segment;
     uint64_t offset_bytes, lease_bytes;
     bool unmapped;
+    cbd_staged_array *arrays; /* view.arrays */
 };
 
 struct cbd_session {
@@ -28,7 +33,8 @@ struct cbd_session {
     _Atomic uint32_t over; /* committed or aborted */
     size_t count, next;
     struct map_group *groups;
-    struct deferred *abort; /* submitted when the session ends in nothing */
+    struct deferred *last; /* submitted when the session ends without an op of the caller's */
+    uint64_t *sizes;        /* array kind: elements of each prim's row */
     char name[];
 };
 
@@ -37,6 +43,37 @@ static void protect(const cbd_session *session, const struct map_group *group, i
     if (!session->stage->guard || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
         return;
     mprotect(group->segment->base + group->offset_bytes, group->lease_bytes & ~UINT64_C(4095), protection);
+}
+
+/* The bytes that a described group needs; UINT64_MAX: more than there can be. */
+static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_descriptor *d, uint64_t row_bytes)
+{
+    uint64_t rows = d->rows, bytes;
+    if (session->sizes != NULL) {
+        rows = 0;
+        for (uint64_t i = 0; i < d->prim_count; i++)
+            if (__builtin_add_overflow(rows, session->sizes[d->first_prim + i], &rows))
+                return UINT64_MAX;
+    }
+    return __builtin_mul_overflow(rows, row_bytes, &bytes) ? UINT64_MAX : bytes;
+}
+
+/* Array kind: the rows lie one after the other, of the sizes that were asked for. */
+static cbd_status stage_arrays(const cbd_session *session, struct map_group *group, cbd_error *error)
+{
+    cbd_group *view = &group->view;
+    uint64_t at = 0;
+    group->arrays = calloc(view->rows + 1, sizeof *group->arrays);
+    if (group->arrays == NULL)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu arrays", (unsigned long long)view->rows);
+    for (uint64_t i = 0; i < view->rows; i++) {
+        uint64_t elements = session->sizes[view->first_prim + i];
+        if (elements != 0)
+            group->arrays[i] = (cbd_staged_array){(uint8_t *)view->data + at, elements};
+        at += elements * view->row_bytes;
+    }
+    view->arrays = group->arrays;
+    return CBD_STATUS_OK;
 }
 
 /* Makes group i from the broker's descriptor, which is checked first. */
@@ -48,14 +85,14 @@ static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group
     const uint8_t *bytes;
     if (d->session != session->handle || d->first_prim > session->query->count ||
         d->prim_count > session->query->count - d->first_prim || d->rows != d->prim_count ||
-        d->rows > d->block.length_bytes / row_bytes)
+        group_bytes(session, d, row_bytes) > d->block.length_bytes)
         return cbdi_fail(error, CBD_STATUS_INTERNAL,
                          "group %zu of session %llu: session %llu, prims %llu to +%llu of %llu, %llu rows of %llu bytes in %llu bytes",
                          i, (unsigned long long)session->handle, (unsigned long long)d->session,
                          (unsigned long long)d->first_prim, (unsigned long long)d->prim_count,
                          (unsigned long long)session->query->count, (unsigned long long)d->rows,
                          (unsigned long long)row_bytes, (unsigned long long)d->block.length_bytes);
-    if (d->rows != 0) {
+    if (d->rows != 0 && d->block.length_bytes != 0) { /* arrays may all be empty */
         cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, d->block.length_bytes, "a group", &bytes,
                                        &group->segment, error);
         if (status != CBD_STATUS_OK)
@@ -83,6 +120,8 @@ static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group
     view->first_prim = d->first_prim;
     view->prims = session->query->ids + d->first_prim;
     view->schema = *schema;
+    if (session->sizes != NULL)
+        return stage_arrays(session, group, error);
     view->ndim = cbdi_view_shape(schema, d->rows, view->shape);
     return CBD_STATUS_OK;
 }
@@ -90,6 +129,7 @@ static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group
 struct map_request {
     const char *name;
     const cbd_map_options *options;
+    uint64_t prims; /* of the query */
     cbd_schema schema;
     uint64_t row_bytes;
 };
@@ -103,7 +143,7 @@ static cbd_status try_map(void *context, const cbd_schema *existing, cbd_error *
     if (existing == NULL && o->lanes == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" does not exist yet: expected a dtype", r->name);
     memset(schema, 0, sizeof *schema);
-    schema->kind = CBD_KIND_FIXED;
+    schema->kind = o->is_array ? CBD_KIND_ARRAY : existing != NULL && o->lanes == 0 ? existing->kind : CBD_KIND_FIXED;
     schema->semantic = o->semantic;
     schema->device_type = CBD_DEVICE_CPU;
     schema->code = o->lanes ? o->code : existing->code;
@@ -117,6 +157,15 @@ static cbd_status try_map(void *context, const cbd_schema *existing, cbd_error *
     cbd_status status = cbd_schema_row_bytes(schema, &r->row_bytes, error);
     if (status == CBD_STATUS_OK && existing != NULL)
         status = cbdi_schema_accept(r->name, existing, schema, error);
+    if (status == CBD_STATUS_OK && schema->kind == CBD_KIND_FIXED && o->element_sizes != NULL)
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                           "attribute \"%.200s\": element_sizes has %llu entries but the kind is fixed: rows of a fixed attribute have one size",
+                           r->name, (unsigned long long)o->element_size_count);
+    if (status == CBD_STATUS_OK && schema->kind == CBD_KIND_ARRAY && (o->element_sizes == NULL || o->element_size_count != r->prims))
+        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                           "attribute \"%.200s\": element_sizes has %llu entries for %llu prims: a session of kind array needs one "
+                           "element count per prim", r->name, (unsigned long long)(o->element_sizes ? o->element_size_count : 0),
+                           (unsigned long long)r->prims);
     return status;
 }
 
@@ -126,8 +175,8 @@ static cbd_status schema_of_map(cbd_stage *stage, cbd_query *query, size_t lengt
     cbd_schema existing;
     size_t schemas;
     bool found;
-    if (o->is_array)
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", r->name);
+    if (o->is_array && !(stage->features & CBD_FEATURE_ARRAY))
+        return cbdi_array_check(stage, r->name, error);
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape has %u dimensions: expected at most %u", o->row_ndim,
                          CBD_ROW_NDIM_MAX);
@@ -151,7 +200,8 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
                                cbd_abi_group_descriptor *descriptors, size_t groups, cbd_error *error)
 {
     cbd_stage *stage = session->stage;
-    size_t name_bytes = strlen(session->name);
+    size_t name_bytes = strlen(session->name), sizes_at = (sizeof(cbd_abi_map_arguments) + name_bytes + 7) & ~(size_t)7;
+    size_t size_bytes = session->sizes != NULL ? session->query->count * sizeof *session->sizes : 0;
     cbd_abi_map_arguments arguments;
     memset(&arguments, 0, sizeof arguments);
     cbdi_schema_to_abi(schema, &arguments.schema);
@@ -160,6 +210,10 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     arguments.prim_mode = o->prim_mode;
     arguments.init = o->init;
     arguments.group_rows = o->group_rows;
+    if (size_bytes != 0) {
+        arguments.element_sizes_offset_bytes = (uint32_t)sizes_at;
+        arguments.element_sizes_count = (uint32_t)session->query->count;
+    }
     struct submission s = {
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
@@ -168,11 +222,13 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
         .into = descriptors,
         .into_bytes = (uint32_t)(groups * sizeof *descriptors),
     };
-    cbd_status status = cbdi_submit_begin(stage, &s, sizeof arguments + name_bytes, groups * sizeof *descriptors, error);
+    cbd_status status = cbdi_submit_begin(stage, &s, sizes_at + size_bytes, groups * sizeof *descriptors + size_bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
     memcpy(s.arguments, &arguments, sizeof arguments);
     memcpy(s.arguments + sizeof arguments, session->name, name_bytes);
+    if (size_bytes != 0)
+        memcpy(s.arguments + sizes_at, session->sizes, size_bytes);
     cbd_op *op;
     cbd_op_result result;
     uint32_t got;
@@ -211,13 +267,16 @@ cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, c
         session->stage = stage;
         session->query = cbdi_query_retain(query);
         session->next_ordinal = o->next_ordinal != 0;
-        session->abort = calloc(1, sizeof *session->abort);
+        session->last = calloc(1, sizeof *session->last);
         session->groups = calloc(groups, sizeof *session->groups);
         memcpy(session->name, name, length);
         cbdi_stage_retain(stage);
         cbdi_hold(stage);
+        if (schema->kind == CBD_KIND_ARRAY && (session->sizes = malloc((query->count + 1) * sizeof *session->sizes)) != NULL &&
+            query->count != 0)
+            memcpy(session->sizes, o->element_sizes, query->count * sizeof *session->sizes);
     }
-    if (session == NULL || descriptors == NULL || session->abort == NULL || session->groups == NULL)
+    if (session == NULL || (schema->kind == CBD_KIND_ARRAY && session->sizes == NULL) || descriptors == NULL || session->last == NULL || session->groups == NULL)
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a session of %zu groups", groups);
     else
         status = open_session(session, o, schema, descriptors, groups, error);
@@ -239,7 +298,7 @@ cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, c
 static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *name, size_t length, const cbd_map_options *o,
                               cbd_session **out, cbd_error *error)
 {
-    struct map_request r = {.name = name, .options = o};
+    struct map_request r = {.name = name, .options = o, .prims = query->count};
     cbd_status status = schema_of_map(stage, query, length, &r, error);
     if (status == CBD_STATUS_OK && stage->read_only)
         status = cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
@@ -265,6 +324,8 @@ cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *nam
         return status;
     status = cbdi_query_check(stage, query, error);
     if (status == CBD_STATUS_OK)
+        status = cbdi_query_settle(query, error);
+    if (status == CBD_STATUS_OK)
         status = map_checked(stage, query, name, length, options ? options : &defaults, session, error);
     cbdi_leave(stage);
     return status;
@@ -281,6 +342,18 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
         return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
     *group = &session->groups[session->next++].view;
     return CBD_STATUS_OK;
+}
+
+/* Ends an open session by an op that cannot get lost. */
+static void end_session(cbd_session *session, uint32_t flags)
+{
+    if (atomic_exchange(&session->over, 1) || session->handle == 0 || session->last == NULL)
+        return;
+    session->last->opcode = CBD_OP_UNMAP_ATTRIBUTE;
+    session->last->flags = flags;
+    session->last->handle = session->handle;
+    cbdi_defer(session->stage, session->last);
+    session->last = NULL;
 }
 
 cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
@@ -339,19 +412,54 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
     return status;
 }
 
+cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t count, const uint64_t *mask, uint32_t flags,
+                               cbd_op **out, cbd_error *error)
+{
+    struct map_group *group = (struct map_group *)view;
+    cbd_abi_unmap_arguments arguments;
+    uint64_t words = mask != NULL ? (count + 63) / 64 : 0;
+    cbd_op *op;
+    memset(&arguments, 0, sizeof arguments);
+    arguments.selection.count = count;
+    arguments.selection.sort = mask != NULL ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
+    arguments.selection.words_offset_bytes = mask != NULL ? sizeof arguments : 0;
+    arguments.selection.word_count = (uint32_t)words;
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP,
+                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
+                           .handle = session->handle,
+                           .value = view->index};
+    cbd_status status = cbdi_submit_begin(session->stage, &s, sizeof arguments + words * sizeof *mask, 0, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    memcpy(s.arguments, &arguments, sizeof arguments);
+    if (words != 0)
+        memcpy(s.arguments + sizeof arguments, mask, words * sizeof *mask);
+    protect(session, group, PROT_READ);
+    group->unmapped = true;
+    cbdi_submit_commit(session->stage, &s, &op);
+    /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
+    bool interrupted = false;
+    while (cbd_op_wait(op, TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
+        interrupted = cbdi_interrupted();
+    if (interrupted) {
+        cbd_op_release(op);
+        return cbdi_fail(error, CBD_STATUS_TIMEOUT, "the wait for \"%.200s\" was interrupted; its rows may be written all the same",
+                         session->name);
+    }
+    if (atomic_load(&op->done) && op->result.status == CBD_STATUS_OK)
+        end_session(session, 0);
+    if (out != NULL)
+        *out = op;
+    else
+        cbd_op_release(op);
+    return CBD_STATUS_OK;
+}
+
 cbd_status cbd_abort(cbd_session *session, cbd_error *error)
 {
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    if (atomic_exchange(&session->over, 1))
-        return CBD_STATUS_OK;
-    if (session->handle != 0 && session->abort != NULL) {
-        session->abort->opcode = CBD_OP_UNMAP_ATTRIBUTE;
-        session->abort->flags = CBD_FLAG_ABORT;
-        session->abort->handle = session->handle;
-        cbdi_defer(session->stage, session->abort);
-        session->abort = NULL;
-    }
+    end_session(session, CBD_FLAG_ABORT);
     return CBD_STATUS_OK;
 }
 
@@ -365,7 +473,10 @@ void cbd_session_release(cbd_session *session)
         if (session->groups[i].segment != NULL)
             atomic_fetch_sub(&session->groups[i].segment->users, 1);
     cbd_query_release(session->query);
-    free(session->abort);
+    for (size_t i = 0; session->groups != NULL && i < session->count; i++)
+        free(session->groups[i].arrays);
+    free(session->last);
+    free(session->sizes);
     free(session->groups);
     free(session);
     cbdi_leave(stage);

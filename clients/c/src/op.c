@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURN_NS UINT64_C(100000000) /* then we look whether the broker lives (R4) */
 #define SPINS 2000
 
 static bool op_done(cbd_op *op) { return atomic_load(&op->done) != 0; }
@@ -61,7 +60,7 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
             return CBD_STATUS_OK;
         if (ended != CBD_STATUS_OK)
             return ended;
-        uint64_t turn = TURN_NS;
+        uint64_t turn = WAIT_TURN_NS;
         if (timeout_ns != UINT64_MAX) {
             uint64_t spent = start == 0 ? 0 : cbdi_now_ns() - start;
             if (spent >= timeout_ns) {
@@ -82,7 +81,7 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
         if (!completions_wait(ring) && !op_done(op) && !atomic_load(&stage->closed))
             cbdi_futex_wait(&ring->control->client_bell, bell, turn);
         add32(&ring->control->client_sleeping, (uint32_t)-1);
-        if (cbdi_now_ns() - before >= TURN_NS - 1000000)
+        if (cbdi_now_ns() - before >= WAIT_TURN_NS - 1000000)
             cbdi_look_at_socket(stage);
     }
 }
@@ -139,7 +138,7 @@ cbd_status cbdi_op_finish(cbd_op *op, cbd_op_result *result, uint64_t *handle, u
 {
     cbd_status status;
     do
-        status = cbd_op_wait(op, TURN_NS, result, error);
+        status = cbd_op_wait(op, WAIT_TURN_NS, result, error);
     while (status == CBD_STATUS_TIMEOUT && !op_done(op) && !cbdi_interrupted());
     if (status == CBD_STATUS_OK && handle != NULL)
         *handle = op->handle;

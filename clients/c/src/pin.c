@@ -59,11 +59,18 @@ static void add_pinned(cbd_stage *stage, uint64_t bytes)
         add64(&stage->ring.control->pinned_bytes, bytes);
 }
 
+#define CLOSING UINT32_MAX /* a count: the last pin is on its way out and reads the record once more */
+
 static void uncount_version(cbd_stage *stage, struct version_use *use)
 {
-    uint64_t bytes = use->bytes; /* before the count falls and the record may be another version's */
-    if (atomic_fetch_sub(&use->count, 1) == 1)
-        add_pinned(stage, 0 - bytes);
+    uint32_t count = atomic_load(&use->count);
+    while (!atomic_compare_exchange_weak(&use->count, &count, count > 1 ? count - 1 : CLOSING)) {
+    }
+    if (count > 1)
+        return;
+    uint64_t bytes = use->bytes;
+    atomic_store(&use->count, 0); /* the record may be another version's from here on */
+    add_pinned(stage, 0 - bytes);
 }
 
 cbd_pin *cbd_pin_retain(cbd_pin *pin)
@@ -129,6 +136,27 @@ static cbd_status pin_by_broker(cbd_stage *stage, cbd_pin **pins, size_t n, uint
     return status;
 }
 
+static cbd_status no_slot(cbd_stage *stage, cbd_error *error)
+{
+    return cbdi_fail(error, CBD_STATUS_LIMIT,
+                     "all %u pin slots of this client are in use; release views that are no longer needed, or connect "
+                     "with a larger pin_count",
+                     stage->pin_count);
+}
+
+cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch, cbd_pin **pin, cbd_error *error)
+{
+    *pin = take_slot(stage, column->index);
+    if (*pin == NULL)
+        return no_slot(stage, error);
+    store_pin(*pin, epoch);
+    if (load64(&column->entry->horizon) > epoch) {
+        cbd_pin_release(*pin);
+        *pin = NULL;
+    }
+    return CBD_STATUS_OK;
+}
+
 cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
                          cbd_pin **pins, uint64_t *epoch, cbd_error *error)
 {
@@ -141,10 +169,7 @@ cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const 
             continue;
         while (i > 0)
             cbd_pin_release(pins[--i]);
-        return cbdi_fail(error, CBD_STATUS_LIMIT,
-                         "all %u pin slots of this client are in use; release views that are no longer needed, or connect "
-                         "with a larger pin_count",
-                         stage->pin_count);
+        return no_slot(stage, error);
     }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         uint64_t e = load64(&stage->directory->epoch);
@@ -195,17 +220,28 @@ static void name_oldest(cbd_stage *stage, uint64_t now, char *text, size_t room)
     }
 }
 
+static cbd_status check_pinned(cbd_stage *stage, cbd_error *error)
+{
+    uint64_t pinned = atomic_load(&stage->pinned_bytes), most = stage->directory->pinned_bytes_max;
+    char oldest[300];
+    if (most == 0 || pinned <= most)
+        return CBD_STATUS_OK;
+    name_oldest(stage, load64(&stage->directory->epoch), oldest, sizeof oldest);
+    return cbdi_fail(error, CBD_STATUS_LIMIT,
+                     "this client would pin %llu bytes of distinct versions, its limit is %llu; oldest pins: %s",
+                     (unsigned long long)pinned, (unsigned long long)most, oldest);
+}
+
 /* The record that counts the pins of this version, with one more counted. */
 static struct version_use *count_version(cbd_stage *stage, struct column *column, const struct version *version)
 {
     struct version_use *idle = NULL;
     for (struct version_use *use = column->uses; use != NULL; use = use->next) {
-        if (use->birth == version->birth) {
-            if (atomic_fetch_add(&use->count, 1) == 0)
-                add_pinned(stage, use->bytes);
-            return use;
-        }
-        if (atomic_load(&use->count) == 0)
+        uint32_t count = atomic_load(&use->count);
+        while (use->birth == version->birth && count != 0 && count != CLOSING)
+            if (atomic_compare_exchange_weak(&use->count, &count, count + 1))
+                return use;
+        if (count == 0)
             idle = use; /* it can only be counted again by who holds cache_lock */
     }
     if (idle == NULL) {
@@ -217,6 +253,7 @@ static struct version_use *count_version(cbd_stage *stage, struct column *column
     }
     idle->birth = version->birth;
     idle->bytes = version->block.length_bytes;
+    idle->elements = 0;
     atomic_store(&idle->count, 1);
     add_pinned(stage, idle->bytes);
     return idle;
@@ -245,16 +282,31 @@ cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct versio
     atomic_fetch_add(&segment->users, 1);
     pin->uses[pin->use_count++] = (struct pin_use){segment, use};
 
-    uint64_t pinned = atomic_load(&stage->pinned_bytes), most = stage->directory->pinned_bytes_max;
-    if (most != 0 && pinned > most) {
-        char oldest[300];
-        name_oldest(stage, load64(&stage->directory->epoch), oldest, sizeof oldest);
+    cbd_status status = check_pinned(stage, error);
+    if (status != CBD_STATUS_OK) {
         pin->use_count--; /* a snapshot's pin goes on without this version */
         atomic_fetch_sub(&segment->users, 1);
         uncount_version(stage, use);
-        return cbdi_fail(error, CBD_STATUS_LIMIT,
-                         "this client would pin %llu bytes of distinct versions, its limit is %llu; oldest pins: %s",
-                         (unsigned long long)pinned, (unsigned long long)most, oldest);
     }
+    return status;
+}
+
+cbd_status cbdi_pin_elements(cbd_pin *pin, const struct column *column, const struct version *version, uint64_t bytes,
+                             cbd_error *error)
+{
+    struct version_use *use = column->uses;
+    while (use != NULL && (use->birth != version->birth || atomic_load(&use->count) == 0 || atomic_load(&use->count) == CLOSING))
+        use = use->next;
+    if (use == NULL || bytes <= use->elements)
+        return CBD_STATUS_OK;
+    uint64_t more = bytes - use->elements;
+    add_pinned(pin->stage, more); /* no pin can end the record meanwhile: ours is counted in it */
+    cbd_status status = check_pinned(pin->stage, error);
+    if (status != CBD_STATUS_OK) {
+        add_pinned(pin->stage, 0 - more);
+        return status;
+    }
+    use->elements = bytes;
+    use->bytes += more;
     return CBD_STATUS_OK;
 }

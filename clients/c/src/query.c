@@ -88,6 +88,20 @@ static cbd_status send_list(cbd_stage *stage, uint32_t opcode, uint64_t value, c
     return CBD_STATUS_OK;
 }
 
+cbd_status cbdi_query_new(cbd_stage *stage, cbd_query **out, cbd_error *error)
+{
+    cbd_query *query = calloc(1, sizeof *query);
+    if (query == NULL || (query->release = calloc(1, sizeof *query->release)) == NULL) {
+        free(query);
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a query");
+    }
+    atomic_store(&query->refs, 1);
+    query->stage = stage;
+    cbdi_stage_retain(stage);
+    *out = query;
+    return CBD_STATUS_OK;
+}
+
 cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, const size_t *lengths, size_t n,
                                     cbd_query **out, cbd_error *error)
 {
@@ -100,19 +114,13 @@ cbd_status cbd_query_from_path_list(cbd_stage *stage, const char *const *paths, 
     if (status != CBD_STATUS_OK)
         return status;
     static const char *const none[1];
-    cbd_query *query = calloc(1, sizeof *query);
-    uint64_t handle = 0;
-    if (query == NULL || (query->ids = malloc((n + 1) * sizeof *query->ids)) == NULL ||
-        (query->release = calloc(1, sizeof *query->release)) == NULL)
+    cbd_query *query = NULL;
+    status = cbdi_query_new(stage, &query, error);
+    if (status == CBD_STATUS_OK && (query->ids = malloc((n + 1) * sizeof *query->ids)) == NULL)
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a query of %zu prims", n);
-    else
-        status = send_list(stage, CBD_OP_QUERY_PATHS, 0, n ? paths : none, lengths, n, query->ids, &handle, error);
-    if (query != NULL) {
-        atomic_store(&query->refs, 1);
-        query->stage = stage;
-        query->handle = handle;
-        query->count = n;
-        cbdi_stage_retain(stage);
+    if (status == CBD_STATUS_OK) {
+        status = send_list(stage, CBD_OP_QUERY_PATHS, 0, n ? paths : none, lengths, n, query->ids, &query->handle, error);
+        atomic_store(&query->count, n);
     }
     cbdi_leave(stage);
     if (status != CBD_STATUS_OK) {
@@ -143,6 +151,10 @@ void cbd_query_release(cbd_query *query)
     }
     for (int i = 0; i < ROW_MAPS_KEPT; i++)
         cbdi_row_map_release(query->maps[i]);
+    cbd_op_release(query->op);
+    if (query->list != 0)
+        cbd_list_release(stage, query->list, NULL);
+    free(query->attributes);
     free(query->table);
     free(query->ids);
     free(query);
@@ -172,7 +184,7 @@ cbd_status cbd_root_query(cbd_stage *stage, cbd_query **out, cbd_error *error)
     return status;
 }
 
-uint64_t cbd_query_size(const cbd_query *query) { return query == NULL ? 0 : query->count; }
+uint64_t cbd_query_size(const cbd_query *query) { return query == NULL ? 0 : atomic_load(&((cbd_query *)(uintptr_t)query)->count); }
 
 const uint64_t *cbd_query_ids(const cbd_query *query) { return query == NULL ? NULL : query->ids; }
 

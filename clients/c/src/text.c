@@ -53,7 +53,7 @@ cbd_status cbdi_name_check(const char *name, bool writing, size_t *length, cbd_e
                          name == NULL ? " is NULL and" : "", *length, CBD_NAME_BYTES_MAX);
     if (name[0] == '@')
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": names that start with \"@\" are reserved%s", name,
-                         writing ? "" : ", and this version reads none of them");
+                         writing ? "" : ", and only \"" CBD_PATH_NAME "\" can be read");
     return cbdi_utf8_check("attribute name", name, *length, error);
 }
 
@@ -64,6 +64,8 @@ cbd_status cbdi_names_check(const char *const *names, size_t n, bool writing, cb
     if (n != 0 && names == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "names is NULL with n = %zu", n);
     for (size_t i = 0; i < n; i++) {
+        if (!writing && names[i] != NULL && strcmp(names[i], CBD_PATH_NAME) == 0)
+            continue; /* behaviour 271 */
         cbd_status status = cbdi_name_check(names[i], writing, &length, &why);
         if (status != CBD_STATUS_OK)
             return cbdi_fail(error, status, "names[%zu]: %.400s", i, why.text);

@@ -19,6 +19,13 @@ cbd_status cbdi_mode_check(cbd_stage *stage, const char *name, uint32_t prim_mod
     return CBD_STATUS_OK;
 }
 
+cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error)
+{
+    if (stage->features & CBD_FEATURE_ARRAY)
+        return CBD_STATUS_OK;
+    return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this broker's version", name);
+}
+
 cbd_status cbdi_schema_of(cbd_stage *stage, const char *name, size_t length, cbd_schema *schema, bool *found,
                           cbd_error *error)
 {
@@ -79,7 +86,10 @@ cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, cons
 static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
-    uint64_t size = w->query->count, rows = (uint64_t)w->tensor->shape[0];
+    uint64_t rows = (uint64_t)w->tensor->shape[0];
+    /* Only the broker will know how many prims a query has that is still running. */
+    bool running = atomic_load(&w->query->running);
+    uint64_t size = !running ? w->query->count : o->count == CBD_ALL ? rows : o->count;
     char text[160];
     if (o->count == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count is 0: expected 1 to %llu, or CBD_ALL for every prim",
@@ -92,6 +102,13 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
     if ((o->index_map != NULL || o->mask != NULL) && o->count == CBD_ALL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count must be given with an index_map or mask: it says how long that is");
     w->count = o->count == CBD_ALL ? size : o->count;
+    w->whole = running ? o->count == CBD_ALL : w->count == size;
+    if ((w->count != size || o->mask != NULL) && !(stage->features & CBD_FEATURE_SELECTION))
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "count %llu of %llu prims%s: this broker writes whole queries only; make a query of the prims that are meant",
+                         (unsigned long long)w->count, (unsigned long long)size, o->mask ? ", with a mask" : "");
+    if (o->is_array)
+        return cbdi_array_layout(w, error);
     for (uint64_t i = 0; o->index_map != NULL && i < w->count; i++)
         if (o->index_map[i] >= rows)
             return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "index_map[%llu] is %u: the tensor has %llu rows",
@@ -101,10 +118,10 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
                          "tensor of shape %s has %llu rows: expected %llu in its leading dimension, one per addressed prim",
                          cbdi_shape_text(w->tensor->shape, w->tensor->ndim, text), (unsigned long long)rows,
                          (unsigned long long)w->count);
-    if ((w->count != size || o->mask != NULL) && !(stage->features & CBD_FEATURE_SELECTION))
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                         "count %llu of %llu prims%s: this broker writes whole queries only; make a query of the prims that are meant",
-                         (unsigned long long)w->count, (unsigned long long)size, o->mask ? ", with a mask" : "");
+    if (w->count > (uint64_t)INT64_MAX / w->row_bytes)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%llu rows of %llu bytes are too many",
+                         (unsigned long long)w->count, (unsigned long long)w->row_bytes);
+    w->bytes = w->count * w->row_bytes;
     return CBD_STATUS_OK;
 }
 
@@ -122,6 +139,8 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
     w->schema.kind = CBD_KIND_FIXED;
     w->schema.semantic = o->semantic;
     w->schema.device_type = CBD_DEVICE_CPU;
+    if (o->is_array)
+        return cbdi_array_schema(w, existing, error);
     w->schema.row_ndim = ndim;
     if (ndim != 0)
         memcpy(w->schema.row_shape, open ? w->new_shape : o->row_shape, ndim * sizeof o->row_shape[0]);
@@ -142,14 +161,18 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
 cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
-    uint64_t bytes;
-    cbd_status status = cbdi_tensor_check(w->tensor, &bytes, error);
+    cbd_status status = cbdi_tensors_check(w, error);
     if (status != CBD_STATUS_OK)
         return status;
+    if (!o->is_array && o->tensor_count > 1) /* behaviour 9 */
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "got %llu tensors, expected one: a fixed attribute takes exactly one tensor",
+                         (unsigned long long)o->tensor_count);
     if (stage->read_only)
         return cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
-    if (o->is_array)
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", w->name);
+    if (o->is_array && (status = cbdi_array_check(stage, w->name, error)) != CBD_STATUS_OK)
+        return status;
+    if (o->is_array && (status = cbdi_query_settle(w->query, error)) != CBD_STATUS_OK)
+        return status; /* how many prims there are says how rows are cut */
     if ((status = cbdi_mode_check(stage, w->name, o->prim_mode, error)) != CBD_STATUS_OK)
         return status;
     if (o->row_ndim > CBD_ROW_NDIM_MAX)
@@ -160,28 +183,42 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
         status = check_selection(stage, w, error);
     if (status == CBD_STATUS_OK && !o->next_ordinal)
         status = cbdi_ordinal_check(stage, w->name, w->name_bytes, o->ordinal, error);
-    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->count == w->query->count && o->mask == NULL)
+    if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT && w->whole && o->mask == NULL)
         status = cbdi_insert_check(stage, w->query, w->name, error);
-    if (status == CBD_STATUS_OK && w->count > (uint64_t)INT64_MAX / w->row_bytes)
-        status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%llu rows of %llu bytes are too many",
-                           (unsigned long long)w->count, (unsigned long long)w->row_bytes);
-    w->bytes = w->count * w->row_bytes;
     return status;
+}
+
+void cbdi_write_free(struct write *w)
+{
+    free(w->sizes);
+    free(w->packed);
+}
+
+/* The payload: an index map is gathered here (behaviour 70). */
+static void copy_rows(const struct write *w, uint8_t *to)
+{
+    if (w->options.is_array)
+        cbdi_array_copy(w, to);
+    else
+        cbdi_gather(to, w->tensor, w->count, w->options.index_map);
 }
 
 static uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~UINT64_C(7); }
 
 uint64_t cbdi_write_words(const struct write *w) { return w->options.mask != NULL ? (w->count + 63) / 64 : 0; }
 
+static uint64_t size_count(const struct write *w) { return w->sizes != NULL ? w->count : 0; }
+
 uint64_t cbdi_write_room(const struct write *w)
 {
-    return round8(w->name_bytes) + cbdi_write_words(w) * sizeof(uint64_t) + round8(w->bytes);
+    return round8(w->name_bytes) + (cbdi_write_words(w) + size_count(w)) * sizeof(uint64_t) + round8(w->bytes);
 }
 
 void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_abi_write_entry *entry)
 {
     const cbd_write_options *o = &w->options;
-    uint64_t words = cbdi_write_words(w), words_at = at + round8(w->name_bytes), payload_at = words_at + words * sizeof(uint64_t);
+    uint64_t words = cbdi_write_words(w), words_at = at + round8(w->name_bytes);
+    uint64_t sizes = size_count(w), sizes_at = words_at + words * sizeof(uint64_t), payload_at = sizes_at + sizes * sizeof(uint64_t);
     memset(entry, 0, sizeof *entry);
     cbdi_schema_to_abi(&w->schema, &entry->schema);
     entry->payload.offset_bytes = payload_at;
@@ -189,15 +226,20 @@ void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_
     entry->payload_rows = w->count;
     entry->name_offset_bytes = (uint32_t)at;
     entry->name_bytes = (uint32_t)w->name_bytes;
-    entry->selection.count = words == 0 && w->count == w->query->count ? CBD_ALL : w->count;
+    entry->selection.count = words == 0 && w->whole ? CBD_ALL : w->count;
     entry->selection.sort = words != 0 ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
     if (words != 0) {
         entry->selection.words_offset_bytes = (uint32_t)words_at;
         entry->selection.word_count = (uint32_t)words;
         memcpy(arguments + words_at, o->mask, words * sizeof(uint64_t));
     }
+    if (sizes != 0) {
+        entry->element_sizes_offset_bytes = (uint32_t)sizes_at;
+        entry->element_sizes_count = (uint32_t)sizes;
+        memcpy(arguments + sizes_at, w->sizes, sizes * sizeof(uint64_t));
+    }
     memcpy(arguments + at, w->name, w->name_bytes);
-    cbdi_gather(arguments + payload_at, w->tensor, w->count, o->index_map); /* an index map is gathered here: behaviour 70 */
+    copy_rows(w, arguments + payload_at);
 }
 
 static cbd_status write_inline(cbd_stage *stage, const struct write *w, cbd_op **op, cbd_error *error)
@@ -222,24 +264,37 @@ static cbd_status write_inline(cbd_stage *stage, const struct write *w, cbd_op *
     return CBD_STATUS_OK;
 }
 
+/* Through staging memory for the whole query, of whose rows only those that are meant are handed back. */
 static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op **op, cbd_error *error)
 {
-    cbd_map_options options = {
-        .ordinal = w->options.ordinal,
-        .next_ordinal = w->options.next_ordinal,
-        .prim_mode = w->options.prim_mode,
-    };
+    const cbd_write_options *o = &w->options;
+    cbd_map_options options = {.ordinal = o->ordinal, .next_ordinal = o->next_ordinal, .prim_mode = o->prim_mode};
     cbd_session *session = NULL;
     cbd_group *group = NULL;
-    cbd_status status = cbdi_map_rows(stage, w->query, w->name, &options, &w->schema, &session, error);
+    uint64_t size = w->query->count, *sizes = NULL;
+    uint32_t flags = o->seal ? CBD_FLAG_SEAL : 0;
+    cbd_status status = CBD_STATUS_OK;
+    if (w->sizes != NULL) {
+        sizes = calloc(size, sizeof *sizes); /* rows that are not meant are empty */
+        if (sizes == NULL)
+            status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for the sizes of %llu rows", (unsigned long long)size);
+        else
+            memcpy(sizes, w->sizes, w->count * sizeof *sizes);
+        options.element_sizes = sizes;
+        options.element_size_count = size;
+    }
+    if (status == CBD_STATUS_OK)
+        status = cbdi_map_rows(stage, w->query, w->name, &options, &w->schema, &session, error);
+    free(sizes);
     if (status == CBD_STATUS_OK)
         status = cbd_fetch_map_next(session, &group, error);
-    if (status == CBD_STATUS_OK && group->rows != w->count)
-        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "mapped %llu rows, got %llu", (unsigned long long)w->count,
+    if (status == CBD_STATUS_OK && group->rows != size)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "mapped %llu rows, got %llu", (unsigned long long)size,
                            (unsigned long long)group->rows);
     if (status == CBD_STATUS_OK) {
-        cbdi_gather(group->data, w->tensor, w->count, w->options.index_map);
-        status = cbd_unmap_attribute(session, w->options.seal ? CBD_FLAG_SEAL : 0, op, error);
+        copy_rows(w, group->data);
+        status = w->whole && o->mask == NULL ? cbd_unmap_attribute(session, flags, op, error)
+                                                     : cbdi_unmap_selected(session, group, w->count, o->mask, flags, op, error);
     }
     cbd_session_release(session); /* aborts where something failed */
     return status;
@@ -258,18 +313,14 @@ static cbd_status write_one(cbd_stage *stage, struct write *w, cbd_op **op, cbd_
     status = cbdi_query_check(stage, query, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_check_write(stage, w, error);
-    bool selects = status == CBD_STATUS_OK && (w->count != query->count || w->options.mask != NULL);
-    uint64_t most = selects ? stage->ring.arguments.size_bytes / 2 : CBD_INLINE_BYTES_MAX;
     if (status == CBD_STATUS_OK) {
-        if (w->bytes <= most && w->bytes <= stage->ring.arguments.size_bytes / 2)
-            status = write_inline(stage, w, op, error);
-        else if (!selects)
-            status = write_mapped(stage, w, op, error);
-        else
-            status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                               "%llu bytes with a count or mask: more than %llu bytes are written to whole queries only",
-                               (unsigned long long)w->bytes, (unsigned long long)most);
+        bool small = w->bytes <= CBD_INLINE_BYTES_MAX && w->bytes <= stage->ring.arguments.size_bytes / 2;
+        if (!small && atomic_load(&query->running) && (status = cbdi_query_settle(query, error)) == CBD_STATUS_OK)
+            status = cbdi_check_write(stage, w, error); /* now with what the query has */
+        if (status == CBD_STATUS_OK)
+            status = small ? write_inline(stage, w, op, error) : write_mapped(stage, w, op, error);
     }
+    cbdi_write_free(w);
     cbdi_leave(stage);
     return status;
 }
@@ -355,8 +406,6 @@ cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *sch
     cbd_status status = cbdi_name_check(name, true, &length, error);
     if (status == CBD_STATUS_OK)
         status = cbd_schema_row_bytes(schema, &row_bytes, error);
-    if (status == CBD_STATUS_OK && schema->kind == CBD_KIND_ARRAY)
-        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": array attributes are not part of this version", name);
     if (status == CBD_STATUS_OK && schema->device_type > CBD_DEVICE_CPU)
         status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "device type %u: this version holds host memory only", schema->device_type);
     if (status == CBD_STATUS_OK && handoff > CBD_HANDOFF_COPY)
@@ -365,6 +414,10 @@ cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *sch
         status = cbdi_enter(stage, error);
     if (status != CBD_STATUS_OK)
         return status;
+    if (schema->kind == CBD_KIND_ARRAY && (status = cbdi_array_check(stage, name, error)) != CBD_STATUS_OK) {
+        cbdi_leave(stage);
+        return status;
+    }
     cbd_schema host = *schema;
     host.device_type = CBD_DEVICE_CPU;
     cbd_abi_declare_arguments arguments = {.name_offset_bytes = sizeof arguments, .name_bytes = (uint32_t)length,

@@ -13,13 +13,18 @@ struct write {
     uint32_t new_ndim; /* of a new column's row_shape, where the options give none */
     const uint64_t *new_shape;
     cbd_schema schema;
-    uint64_t row_bytes;
+    uint64_t row_bytes; /* array kind: of an element */
     uint64_t count; /* prims that are addressed: rows of the payload */
+    bool whole;     /* they are all of the query */
     uint64_t bytes;
+    uint64_t *sizes; /* array kind: the elements of each of count rows */
+    uint8_t *packed; /* array kind: the packed tensor, compact, where rows are picked from it */
 };
 
-/* Everything that the arguments and the directory decide; fills schema, row_bytes, count and bytes. */
+/* Everything that the arguments and the directory decide; fills schema, row_bytes, count, bytes and
+ * what is of array kind. cbdi_write_free in any case. */
 cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error);
+void cbdi_write_free(struct write *w);
 
 /* The words of the mask. */
 uint64_t cbdi_write_words(const struct write *w);
@@ -28,5 +33,12 @@ uint64_t cbdi_write_words(const struct write *w);
  * cbdi_write_room(w) bytes. */
 uint64_t cbdi_write_room(const struct write *w);
 void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_abi_write_entry *entry);
+
+/* Of array kind (arrays.c): the tensors, which are of one type; the schema; sizes and bytes of the
+ * rows; and the rows themselves, one after the other. */
+cbd_status cbdi_tensors_check(struct write *w, cbd_error *error);
+cbd_status cbdi_array_schema(struct write *w, const cbd_schema *existing, cbd_error *error);
+cbd_status cbdi_array_layout(struct write *w, cbd_error *error);
+void cbdi_array_copy(const struct write *w, uint8_t *to);
 
 #endif

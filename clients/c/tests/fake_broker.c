@@ -168,6 +168,13 @@ static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_co
         cbd_abi_group_descriptor group = {.session = ++f->next_handle, .ordinal = e->ordinal, .rows = rows,
                                           .prim_count = rows, .lease_bytes = 4096};
         group.block = (cbd_abi_block_ref){2, 4096, rows * lanes};
+        if (map.schema.kind == CBD_KIND_ARRAY) {
+            group.block.length_bytes = 0;
+            for (uint32_t i = 0; i < map.element_sizes_count; i++)
+                group.block.length_bytes += lanes * ((const uint64_t *)(arguments + map.element_sizes_offset_bytes))[i];
+            if (group.block.length_bytes == 0)
+                group.block.segment = 0;
+        }
         memcpy(results, &group, sizeof group);
         c->result_bytes = sizeof group;
         c->handle = group.session;

@@ -1,5 +1,6 @@
 /* Random damage to everything that a reader believes: the root of the directory, attributes,
- * slots, layouts, floors, strings, the table of segments, the rows, the segments' own headers.
+ * slots, layouts, floors, strings, the table of segments, the rows, tables and ordinals of rows,
+ * tombstones, the segments' own headers.
  * Every reading function gives a value or an error: it never crashes, never goes round for ever,
  * and allocates nothing that only a number in shared memory asks for (field report A25).
  *
@@ -20,7 +21,7 @@ __attribute__((visibility("default"))) const char *__asan_default_options(void) 
 
 static cbd_error error;
 static const char *const paths[] = {"/a", "/b", "/c", "/d", "/"};
-static const char *const names[] = {"x", "y", "scalar"};
+static const char *const names[] = {"x", "y", "scalar", "arrays"};
 
 static uint64_t state;
 
@@ -41,7 +42,7 @@ struct area {
     uint64_t bytes;
 };
 
-static struct area areas[40]; /* where damage is done */
+static struct area areas[48]; /* where damage is done */
 static size_t area_count;
 
 static void area(void *at, uint64_t bytes) { areas[area_count++] = (struct area){at, bytes}; }
@@ -56,7 +57,10 @@ static void build(struct fake *f)
     uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
     uint32_t y = fake_column(f, "y", CBD_DTYPE_FLOAT, 32, 3, 1, &two);
     uint32_t scalar = fake_column(f, "scalar", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    uint32_t arrays = fake_column(f, "arrays", CBD_DTYPE_INT, 32, 1, 0, NULL);
     cbd_abi_ref layout = fake_layout(f, paths, 5, 1), mixed;
+    cbd_abi_tombstone_row *ring;
+    uint64_t *ordinals;
     static const char *const other[] = {"/d", "/gone", "/b", "/a"};
     mixed = fake_layout(f, other, 4, 1);
     cbd_abi_floor_row floors[3] = {{fake_string(f, CBD_STRING_TOKEN, "x"), 7},
@@ -68,6 +72,21 @@ static void build(struct fake *f)
     fake_publish(f, y, 0, mixed, 4, pairs, sizeof pairs, 1);
     cbd_abi_ref root = fake_layout(f, &paths[4], 1, 1);
     fake_publish(f, scalar, 0, root, 1, rows, sizeof rows[0], 1);
+    fake_attribute(f, arrays)->schema.kind = CBD_KIND_ARRAY;
+    fake_attribute(f, arrays)->row_bytes = sizeof(cbd_abi_row_ref);
+    cbd_abi_ref elements = fake_alloc(f, 3, 64, NULL);
+    const cbd_abi_row_ref table[5] = {{3, elements.offset_bytes, 12}, {0, 0, 0}, {3, elements.offset_bytes + 12, 4},
+                                      {1, elements.offset_bytes, 8}, {3, elements.offset_bytes, 64}};
+    fake_publish(f, arrays, 0, layout, 5, table, sizeof table, 3);
+    cbd_abi_version_slot *newest = fake_slot(f, x, CBD_SLOTS_PER_PAGE + 2);
+    newest->row_ordinals = fake_alloc(f, 3, 5 * sizeof *ordinals, (void **)&ordinals);
+    for (uint64_t i = 0; i < 5; i++)
+        ordinals[i] = i;
+    fake_attribute(f, x)->tombstones = fake_alloc(f, 1, 8 * sizeof *ring, (void **)&ring);
+    fake_attribute(f, x)->tombstone_capacity = 8;
+    fake_attribute(f, x)->tombstone_count = 5;
+    for (uint64_t i = 0; i < 5; i++)
+        ring[i] = (cbd_abi_tombstone_row){fake_string(f, CBD_STRING_PATH, i % 2 ? "/gone" : paths[i]), i, 2};
     fake_floors(f, 0, 5, 6, floors, 3);
     fake_floors(f, 1, 5, 6, floors, 3);
 
@@ -79,9 +98,12 @@ static void build(struct fake *f)
     area(f->directory->attribute_pages, 64);
     area(f->directory->string_pages, 64);
     area(f->directory->segment_pages, 64);
-    for (uint32_t i = 0; i < 5; i++) /* one more than there are columns */
+    for (uint32_t i = 0; i < 6; i++) /* one more than there are columns */
         area(fake_attribute(f, i), sizeof(cbd_abi_attribute_entry));
-    for (uint32_t i = 0; i < 4; i++)
+    area(ring, 8 * sizeof *ring);
+    area(ordinals, 5 * sizeof *ordinals);
+    area(f->segments[2] + fake_slot(f, arrays, 0)->block.offset_bytes, sizeof table);
+    for (uint32_t i = 0; i < 5; i++)
         area(fake_slot(f, i, 0), 3 * sizeof(cbd_abi_version_slot));
     area((uint8_t *)fake_slot(f, x, CBD_SLOTS_PER_PAGE) - offsetof(cbd_abi_slot_page, slots), 4 * sizeof(cbd_abi_version_slot));
     area(where(f, fake_attribute(f, x)->slot_pages), 128);
@@ -184,10 +206,16 @@ static void use_group(const cbd_read_group *g)
 {
     CHECK(g->ndim >= 0 && g->ndim <= (int32_t)CBD_NDIM_MAX && g->schema.row_ndim <= CBD_ROW_NDIM_MAX);
     touch(g->name, strlen(g->name));
-    touch(g->data, g->rows * g->row_bytes);
+    if (g->data != NULL)
+        touch(g->data, g->rows * g->row_bytes);
+    for (uint64_t i = 0; g->arrays != NULL && i < g->prim_count; i++)
+        touch(g->arrays[i].data, g->arrays[i].elements * g->row_bytes);
+    uint64_t *ordinals = malloc((g->prim_count + 1) * sizeof *ordinals);
+    CHECK(ordinals != NULL && cbd_group_row_ordinals(g, ordinals, NULL) == CBD_STATUS_OK);
+    free(ordinals);
     touch(g->prims, g->prim_count * sizeof *g->prims);
     for (uint64_t i = 0; i < g->prim_count; i++)
-        CHECK((g->index_map == NULL ? i : g->index_map[i]) < g->rows);
+        CHECK(g->is_delete || (g->index_map == NULL ? i : g->index_map[i]) < g->rows);
 }
 
 static const cbd_read_group *held[HELD];
@@ -222,12 +250,18 @@ static void read_everything(struct fake *f, cbd_stage *stage, cbd_query *query)
     cbd_stage_info info;
     uint64_t number;
     static const char *const asked[] = {NULL, "x", "y", "scalar", "unborn", "nobody"};
+    static cbd_cursor *cursor; /* of an earlier round, perhaps a damaged one */
 
-    if (ok(cbd_read_attributes(stage, query, names, 3, &read, &error)))
+    if (ok(cbd_read_attributes(stage, query, names, 4, &read, &error)))
         use_read(read);
+    for (uint32_t i = 1; i < 4; i++) {
+        cbd_range range = {i & 1, i >> 1, below(8), below(4)};
+        if (ok(cbd_read_range(stage, query, names, 4, &range, &read, &error)))
+            use_read(read);
+    }
     if (ok(cbd_snapshot_open(stage, &snapshot, &error))) {
         for (int i = 0; i < 2; i++) {
-            if (ok(cbd_snapshot_read(snapshot, query, names, 3, &read, &error)))
+            if (ok(cbd_snapshot_read_since(snapshot, query, names, 4, cursor, &read, &error)))
                 use_read(read);
             if (below(4) == 0)
                 damage(f); /* while it is held */
@@ -235,6 +269,8 @@ static void read_everything(struct fake *f, cbd_stage *stage, cbd_query *query)
         for (int i = 0; i < 6; i++)
             ok(cbd_snapshot_floor(snapshot, asked[i], &number, &error));
         cbd_snapshot_stamp(snapshot);
+        cbd_cursor_release(cursor);
+        ok(cbd_snapshot_cursor(snapshot, &cursor, &error));
         cbd_snapshot_release(snapshot);
     }
     for (int i = 1; i < 6; i++)
@@ -245,6 +281,7 @@ static void read_everything(struct fake *f, cbd_stage *stage, cbd_query *query)
         }
     for (int i = 0; i < 6; i++)
         ok(cbd_write_floor(stage, asked[i], &number, &error));
+    ok(cbd_frontier(stage, "x", &number, &error));
     for (uint64_t i = 0; i < 24; i++) {
         const char *text;
         size_t length;

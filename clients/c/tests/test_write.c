@@ -455,8 +455,8 @@ static void a_batch_is_one_op_of_all_its_entries(void)
 {
     struct setting s = start();
     float pose[6] = {1, 2, 3, 4, 5, 6}, mass[2] = {7, 8};
-    static float large[2 * 20000];
-    int64_t two = 2, by3[2] = {2, 3}, wide[2] = {2, 20000}, three = 3;
+    static float large[2 * 200000];
+    int64_t two = 2, by3[2] = {2, 3}, wide[2] = {2, 200000}, three = 3;
     cbd_tensor p = floats(pose, 2, by3, NULL), m = floats(mass, 1, &two, NULL), big = floats(large, 2, wide, NULL),
                wrong = floats(pose, 1, &three, NULL);
     cbd_write_entry entries[2] = {{"pose", &p, NULL}, {"mass", &m, NULL}};
@@ -480,9 +480,10 @@ static void a_batch_is_one_op_of_all_its_entries(void)
     CHECK(strstr(error.text, "entry 0 and entry 1") != NULL);
     cbd_write_options shape = cbd_write_options_default();
     shape.row_ndim = 1;
-    shape.row_shape[0] = 20000;
+    shape.row_shape[0] = 200000;
     entries[1] = (cbd_write_entry){"large", &big, &shape};
-    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_NOT_SUPPORTED);
+    CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_LIMIT);
+    CHECK(strstr(error.text, "2 of 2 attributes") != NULL && strstr(error.text, "area has 262144") != NULL);
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 0, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, NULL, 2, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 1, 0, 0, &op, &error), CBD_STATUS_FLOOR_VIOLATION);
@@ -597,6 +598,60 @@ static void a_large_write_maps_copies_and_unmaps(void)
     write_ok(s, &tensor, &options);
     CHECK(sent.entry.opcode == CBD_OP_UNMAP_ATTRIBUTE && sent.entry.flags == (CBD_FLAG_NEXT_ORDINAL | CBD_FLAG_SEAL));
     CHECK(memcmp(s.f->segments[1] + 4096, data, sizeof data) == 0 && atomic_load(&s.f->aborts) == 0);
+    stop(s);
+}
+
+static cbd_abi_submission_entry unmapped; /* the last OpUnmapGroup */
+static cbd_abi_unmap_arguments unmapped_what;
+static uint32_t unmap_status;
+
+static bool keep_unmap(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
+{
+    if (e->opcode == CBD_OP_UNMAP_GROUP) {
+        unmapped = *e;
+        memcpy(&unmapped_what, f->channel + ((cbd_abi_channel_header *)f->channel)->argument_offset_bytes + e->argument_offset_bytes,
+               sizeof unmapped_what);
+        c->status = unmap_status;
+    }
+    return true;
+}
+
+/* Behaviour 63, 82: large rows of some prims; a group that is refused is not committed whole by the session's end. */
+static void a_large_write_of_some_prims_hands_back_those_rows_only(void)
+{
+    struct setting s = start();
+    enum { N = 400000 }; /* more than the argument area has room for */
+    static float data[2 * N];
+    int64_t shape[2] = {2, N};
+    const uint64_t mask = 2;
+    cbd_op *op;
+    s.f->on_op = keep_unmap;
+    for (int i = 0; i < 2 * N; i++)
+        data[i] = (float)i;
+    for (int masked = 0; masked < 2; masked++)
+        for (int refused = 0; refused < 2; refused++) {
+            cbd_write_options options = cbd_write_options_default();
+            options.ordinal = 1;
+            options.seal = 1;
+            options.row_ndim = 1;
+            options.row_shape[0] = N;
+            options.count = (uint64_t)(shape[0] = masked ? 2 : 1);
+            options.mask = masked ? &mask : NULL;
+            unmap_status = refused ? CBD_STATUS_OUT_OF_MEMORY : CBD_STATUS_OK;
+            int aborts = atomic_load(&s.f->aborts);
+            cbd_tensor tensor = floats(data, 2, shape, NULL);
+            CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", &tensor, &options, &op, &error), CBD_STATUS_OK);
+            CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), unmap_status);
+            CHECK(unmapped.op_id == cbd_op_id(op) && unmapped.flags == CBD_FLAG_SEAL);
+            CHECK(unmapped_what.selection.count == options.count &&
+                  unmapped_what.selection.sort == (masked ? CBD_SELECT_MASK : CBD_SELECT_ROWS) &&
+                  unmapped_what.selection.word_count == (uint32_t)masked);
+            cbd_op_release(op);
+            for (int i = 0; i < 200 && atomic_load(&s.f->last_opcode) != CBD_OP_UNMAP_ATTRIBUTE; i++)
+                usleep(5000);
+            CHECK(atomic_load(&s.f->aborts) == aborts + refused);
+        }
+    CHECK(memcmp(s.f->segments[1] + 4096, data, sizeof data) == 0);
     stop(s);
 }
 
@@ -765,6 +820,7 @@ int main(void)
     RUN(a_batch_is_one_op_of_all_its_entries);
     RUN(what_arguments_and_sealed_state_decide_is_refused_before_sending);
     RUN(a_large_write_maps_copies_and_unmaps);
+    RUN(a_large_write_of_some_prims_hands_back_those_rows_only);
     RUN(a_session_commits_once_or_aborts);
     RUN(the_end_of_a_session_seals_what_was_handed_back_before);
     RUN(mapped_memory_outlives_close);

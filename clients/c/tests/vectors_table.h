@@ -272,6 +272,24 @@ static const vector_field vector_fields_string_list[] = {
 static const vector_struct vector_struct_string_list =
     VECTOR_STRUCT("StringList", cbd_abi_string_list, vector_fields_string_list);
 
+static const vector_field vector_fields_filter_arguments[] = {
+    VECTOR_FIELD(cbd_abi_filter_arguments, predicate_count, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_arguments, flags, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_arguments, attributes_offset_bytes, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_arguments, reserved, 1, NULL),
+};
+static const vector_struct vector_struct_filter_arguments =
+    VECTOR_STRUCT("FilterArguments", cbd_abi_filter_arguments, vector_fields_filter_arguments);
+
+static const vector_field vector_fields_filter_predicate[] = {
+    VECTOR_FIELD(cbd_abi_filter_predicate, relation, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_predicate, name_bytes, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_predicate, name_offset_bytes, 1, NULL),
+    VECTOR_FIELD(cbd_abi_filter_predicate, values_offset_bytes, 1, NULL),
+};
+static const vector_struct vector_struct_filter_predicate =
+    VECTOR_STRUCT("FilterPredicate", cbd_abi_filter_predicate, vector_fields_filter_predicate);
+
 static const vector_field vector_fields_schema[] = {
     VECTOR_FIELD(cbd_abi_schema, kind, 1, NULL),
     VECTOR_FIELD(cbd_abi_schema, semantic, 1, NULL),
@@ -436,7 +454,7 @@ static const vector_field vector_fields_attribute_entry[] = {
     VECTOR_FIELD(cbd_abi_attribute_entry, row_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, retain, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, handoff, 1, NULL),
-    VECTOR_FIELD(cbd_abi_attribute_entry, reserved, 24, NULL),
+    VECTOR_FIELD(cbd_abi_attribute_entry, tombstones_next, 1, &vector_struct_block_ref),
     VECTOR_FIELD(cbd_abi_attribute_entry, horizon, 1, NULL),
     VECTOR_FIELD(cbd_abi_attribute_entry, slot_pages, 1, &vector_struct_ref),
     VECTOR_FIELD(cbd_abi_attribute_entry, latest_slot, 1, NULL),
@@ -583,6 +601,8 @@ static const vector_struct *const vector_structs[] = {
     &vector_struct_submission_entry,
     &vector_struct_completion_entry,
     &vector_struct_string_list,
+    &vector_struct_filter_arguments,
+    &vector_struct_filter_predicate,
     &vector_struct_schema,
     &vector_struct_write_arguments,
     &vector_struct_selection,

@@ -83,23 +83,26 @@ static char *decode(char *word)
     return word;
 }
 
-static struct command *parse(char *line)
+/* The first words of a line, up to " / " in a batch; *more is what comes behind. */
+static struct command *parse(char *line, struct command *c, char **more)
 {
-    static struct command c;
     char *rest = line, *word;
-    memset(&c, 0, sizeof c);
-    c.verb = "";
+    memset(c, 0, sizeof *c);
+    c->verb = "";
     for (int i = 0; (word = strsep(&rest, " \n")) != NULL;) {
         if (*word == 0)
             continue;
         if (i++ == 0)
-            c.verb = word;
-        else if (strchr(word, '=') != NULL && c.option_count < WORDS_MAX)
-            c.options[c.option_count++] = word;
-        else if (c.arg_count < WORDS_MAX)
-            c.args[c.arg_count++] = decode(word);
+            c->verb = word;
+        else if (strcmp(word, "/") == 0 && strcmp(c->verb, "batch") == 0)
+            break;
+        else if (strchr(word, '=') != NULL && c->option_count < WORDS_MAX)
+            c->options[c->option_count++] = word;
+        else if (c->arg_count < WORDS_MAX)
+            c->args[c->arg_count++] = decode(word);
     }
-    return &c;
+    *more = rest;
+    return c;
 }
 
 static const char *option(const struct command *c, const char *key)
@@ -136,11 +139,14 @@ static const char *arg(const struct command *c, size_t i) { return i < c->arg_co
 /* ---- handles -------------------------------------------------------------- */
 
 enum sort { FREE, QUERY, OP, SESSION, GROUP, READ_GROUP, SNAPSHOT, GONE };
+static char *more; /* of the line: the entries of a batch */
 static struct handle {
     enum sort sort;
     char name[32];
     void *it;
 } handles[HANDLES_MAX];
+static cbd_cursor *cursors[64]; /* of the snapshots that the scenario took */
+static size_t cursor_count;
 static cbd_stage *stage;
 static char absent[200]; /* why the client has no such call */
 
@@ -214,6 +220,8 @@ static cbd_status do_reset(struct command *c)
         release(&handles[i]);
         handles[i].sort = FREE;
     }
+    while (cursor_count != 0)
+        cbd_cursor_release(cursors[--cursor_count]);
     cbd_stage_release(stage);
     stage = NULL;
     return CBD_STATUS_OK;
@@ -222,9 +230,9 @@ static cbd_status do_reset(struct command *c)
 /* ---- values --------------------------------------------------------------- */
 
 struct payload {
-    cbd_tensor tensor;
+    cbd_tensor tensors[LIST_MAX];
     cbd_write_options options;
-    int64_t shape[LIST_MAX], strides[LIST_MAX];
+    int64_t shapes[LIST_MAX], strides[LIST_MAX];
     uint32_t map[LIST_MAX];
     uint64_t mask[LIST_MAX];
     uint8_t *data;
@@ -258,28 +266,45 @@ static size_t unhex(const char *text, uint8_t *to)
     return n;
 }
 
-/* Reads tensor and options; p->data is to be freed. */
+static const char *behind(const char *text) /* the next ";" */
+{
+    text = text != NULL ? strchr(text, ';') : NULL;
+    return text != NULL ? text + 1 : NULL;
+}
+
+/* Reads tensors and options; p->data is to be freed. */
 static cbd_status read_payload(const struct command *c, struct payload *p)
 {
     static int64_t list[LIST_MAX];
     memset(p, 0, sizeof *p);
     p->options = cbd_write_options_default();
-    if (option(c, "list") != NULL || (option(c, "shape") != NULL && strchr(option(c, "shape"), ';') != NULL))
-        return no_call("the C call takes one tensor, not one per prim, yet");
-    const char *data = option(c, "data"), *shape = option(c, "shape"), *device = option(c, "device");
+    const char *data = option(c, "data"), *shape = option(c, "shape"), *type = option(c, "type"), *device = option(c, "device");
     p->data = malloc(data != NULL ? strlen(data) / 2 + 1 : 1);
-    unhex(data, p->data);
-    p->tensor.data = p->data + number(c, "offset");
-    if (shape != NULL && strcmp(shape, "-") != 0)
-        p->tensor.ndim = (int32_t)numbers(shape, p->shape);
-    p->tensor.shape = p->shape;
+    uint8_t *to = p->data;
+    int64_t *shapes = p->shapes;
+    size_t n = 0;
+    do { /* one tensor, or several between ";" */
+        cbd_tensor *t = &p->tensors[n++];
+        t->data = to + number(c, "offset");
+        to += unhex(data, to);
+        if (shape != NULL && strncmp(shape, "-", 1) != 0)
+            t->ndim = (int32_t)numbers(shape, shapes);
+        t->shape = shapes;
+        shapes += t->ndim;
+        read_type(type, &t->code, &t->bits, &t->lanes);
+        data = behind(data);
+        shape = behind(shape);
+        type = behind(type) != NULL ? behind(type) : type;
+    } while (shape != NULL && n < LIST_MAX);
+    if (n > 1 || option(c, "list") != NULL)
+        p->options.tensor_count = n;
+    cbd_tensor *t = p->tensors;
     if (option(c, "strides") != NULL) {
         numbers(option(c, "strides"), p->strides);
-        p->tensor.strides = p->strides;
+        t->strides = p->strides;
     }
-    read_type(option(c, "type"), &p->tensor.code, &p->tensor.bits, &p->tensor.lanes);
     if (device != NULL)
-        sscanf(device, "%" SCNu32 ":%" SCNu32, &p->tensor.device_type, &p->tensor.device_id);
+        sscanf(device, "%" SCNu32 ":%" SCNu32, &t->device_type, &t->device_id);
     p->options.ordinal = number(c, "ordinal");
     p->options.semantic = (uint32_t)number(c, "semantic");
     p->options.is_array = option(c, "array") != NULL;
@@ -382,9 +407,42 @@ static cbd_status do_write(struct command *c)
         return CBD_STATUS_COUNT;
     cbd_status status = read_payload(c, &p);
     if (status == CBD_STATUS_OK)
-        status = cbd_write_attribute(stage, query, arg(c, 1), &p.tensor, &p.options, &op, &error);
+        status = cbd_write_attribute(stage, query, arg(c, 1), p.tensors, &p.options, &op, &error);
     free(p.data);
     p.data = NULL;
+    return absent[0] != 0 ? status : finish(c, status, op);
+}
+
+static cbd_status do_batch(struct command *c)
+{
+    enum { MOST = 16 };
+    struct command *sections = calloc(MOST, sizeof *sections);
+    struct payload *payloads = calloc(MOST, sizeof *payloads);
+    cbd_write_entry entries[MOST];
+    cbd_query *query = get(arg(c, 0), QUERY);
+    cbd_status status = query == NULL ? CBD_STATUS_COUNT : CBD_STATUS_OK;
+    cbd_op *op = NULL;
+    size_t n = 0;
+    for (char *line = more; status == CBD_STATUS_OK && line != NULL && n < MOST; n++) {
+        char verb[] = "batch "; /* a section has none of its own */
+        char *text = malloc(strlen(line) + sizeof verb);
+        if (text == NULL)
+            abort();
+        strcpy(stpcpy(text, verb), line);
+        char *end = strstr(line, " / ");
+        char *ignored;
+        line = end != NULL ? end + 3 : NULL;
+        status = read_payload(parse(text, &sections[n], &ignored), &payloads[n]);
+        entries[n] = (cbd_write_entry){arg(&sections[n], 0), payloads[n].tensors, &payloads[n].options};
+    }
+    if (status == CBD_STATUS_OK)
+        status = cbd_write_attributes(stage, query, entries, n, number(c, "ordinal"), CBD_MODE_UPSERT, &op, &error);
+    while (n > 0) {
+        free(payloads[--n].data);
+        free((char *)sections[n].verb);
+    }
+    free(payloads);
+    free(sections);
     return absent[0] != 0 ? status : finish(c, status, op);
 }
 
@@ -394,7 +452,7 @@ static cbd_status do_publish(struct command *c)
     cbd_op *op = NULL;
     cbd_status status = read_payload(c, &p);
     if (status == CBD_STATUS_OK)
-        status = cbd_publish(stage, arg(c, 0), &p.tensor, p.options.semantic, &op, &error);
+        status = cbd_publish(stage, arg(c, 0), p.tensors, p.options.semantic, &op, &error);
     free(p.data);
     p.data = NULL;
     return absent[0] != 0 ? status : finish(c, status, op);
@@ -475,6 +533,14 @@ static cbd_status do_follow(struct command *c)
 
 /* ---- sessions -------------------------------------------------------------- */
 
+/* The shape of one of several arrays. */
+static void say_array_shape(uint64_t i, uint64_t elements, const cbd_schema *schema)
+{
+    say("%s%" PRIu64, i == 0 ? "" : ";", elements);
+    if (schema->lanes > 1)
+        say(",%u", schema->lanes);
+}
+
 static cbd_status do_map(struct command *c)
 {
     cbd_query *query = get(arg(c, 1), QUERY);
@@ -483,8 +549,7 @@ static cbd_status do_map(struct command *c)
     cbd_status status;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    if (option(c, "sizes") != NULL)
-        return no_call("cbd_map_options have no element sizes yet");
+    static uint64_t sizes[LIST_MAX];
     const char *init = option(c, "init");
     cbd_map_options o = {.ordinal = number(c, "ordinal"), .group_rows = number(c, "group_rows"), .semantic = (uint32_t)number(c, "semantic"),
                          .prim_mode = option(c, "insert") != NULL ? CBD_MODE_INSERT : CBD_MODE_UPSERT, .is_array = option(c, "array") != NULL};
@@ -492,6 +557,10 @@ static cbd_status do_map(struct command *c)
         o.init = strcmp(init, "zero") == 0 ? CBD_INIT_ZERO : strcmp(init, "current") == 0 ? CBD_INIT_CURRENT : CBD_INIT_NONE;
     read_type(option(c, "type"), &o.code, &o.bits, &o.lanes);
     o.row_ndim = read_row_shape(c, o.row_shape);
+    if (option(c, "sizes") != NULL) {
+        o.element_sizes = sizes;
+        o.element_size_count = numbers(option(c, "sizes"), (int64_t *)sizes);
+    }
     if ((status = cbd_map_attribute(stage, query, arg(c, 2), &o, &session, &error)) != CBD_STATUS_OK)
         return status;
     keep(arg(c, 0), SESSION, session);
@@ -499,12 +568,20 @@ static cbd_status do_map(struct command *c)
         char name[64];
         snprintf(name, sizeof name, "%s.%d", arg(c, 0), n);
         keep(name, GROUP, group);
-        say(" / rows=%" PRIu64 " prims=", group->rows);
+        say(" / kind=%s rows=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows);
         say_numbers(group->prims, group->rows);
         say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
-        say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
+        if (group->arrays == NULL)
+            say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
+        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++)
+            say_array_shape(i, group->arrays[i].elements, &group->schema);
         say(" data=");
-        say_hex(group->data, group->rows * group->row_bytes);
+        if (group->arrays == NULL)
+            say_hex(group->data, group->rows * group->row_bytes);
+        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++) {
+            say("%s", i == 0 ? "" : ";");
+            say_hex(group->arrays[i].data, group->arrays[i].elements * group->row_bytes);
+        }
     }
     if (status != CBD_STATUS_END || cbd_fetch_map_next(session, &group, &error) != CBD_STATUS_END)
         return fail("the session's groups do not end with END%s", "");
@@ -517,9 +594,15 @@ static cbd_status do_fill(struct command *c)
     const char *data = option(c, "data");
     if (group == NULL)
         return CBD_STATUS_COUNT;
-    if (data == NULL || number(c, "at") + strlen(data) / 2 > group->rows * group->row_bytes)
+    uint8_t *to = group->data;
+    uint64_t room = group->rows * group->row_bytes, row = number(c, "row");
+    if (group->arrays != NULL && row < group->rows) {
+        to = group->arrays[row].data;
+        room = group->arrays[row].elements * group->row_bytes;
+    }
+    if (data == NULL || number(c, "at") + strlen(data) / 2 > room)
         return fail("the bytes do not fit into group %s", arg(c, 0));
-    unhex(data, (uint8_t *)group->data + number(c, "at"));
+    unhex(data, to + number(c, "at"));
     return CBD_STATUS_OK;
 }
 
@@ -548,9 +631,17 @@ static cbd_status describe(const cbd_read_group *g)
     say(" / attribute=");
     say_quoted(g->name, strlen(g->name));
     say(" kind=%s type=%u:%u:%u shape=", g->schema.kind == CBD_KIND_ARRAY ? "array" : "fixed", g->schema.code, g->schema.bits, g->schema.lanes);
-    say_numbers((const uint64_t *)g->shape, (size_t)g->ndim);
+    if (g->arrays == NULL)
+        say_numbers((const uint64_t *)g->shape, (size_t)g->ndim);
+    for (uint64_t i = 0; g->arrays != NULL && i < g->prim_count; i++)
+        say_array_shape(i, g->arrays[i].elements, &g->schema);
     say(" data=");
-    say_hex(g->data, g->rows * g->row_bytes);
+    if (g->arrays == NULL)
+        say_hex(g->data, g->rows * g->row_bytes);
+    for (uint64_t i = 0; g->arrays != NULL && i < g->prim_count; i++) {
+        say("%s", i == 0 ? "" : ";");
+        say_hex(g->arrays[i].data, g->arrays[i].elements * g->row_bytes);
+    }
     say(" paths=");
     for (uint64_t i = 0; i < g->prim_count; i++) {
         const char *text;
@@ -565,8 +656,15 @@ static cbd_status describe(const cbd_read_group *g)
     for (uint64_t i = 0; g->index_map != NULL && i < g->prim_count; i++)
         say("%s%" PRIu32, i == 0 ? "" : ",", g->index_map[i]);
     say(" rows=%" PRIu64 " semantic=%" PRIu32 " ordinal=%" PRIu64 " floor=%" PRIu64 " epoch=%" PRIu64, g->rows, g->schema.semantic, g->ordinal, g->floor, g->epoch);
-    say(" generation=%" PRIu64 " stamp=%" PRIu64 " deleted=false", g->layout_generation, g->stamp_ns);
-    return CBD_STATUS_OK;
+    say(" generation=%" PRIu64 " stamp=%" PRIu64 " deleted=%s ordinals=", g->layout_generation, g->stamp_ns, g->is_delete ? "true" : "false");
+    uint64_t *ordinals = malloc((g->prim_count + 1) * sizeof *ordinals);
+    if (ordinals == NULL)
+        abort();
+    cbd_status status = cbd_group_row_ordinals(g, ordinals, &error);
+    if (status == CBD_STATUS_OK)
+        say_numbers(ordinals, g->prim_count);
+    free(ordinals);
+    return status;
 }
 
 /* Fetches all groups of a read and describes them; gives the read back, and the groups unless they are to be held. */
@@ -604,20 +702,22 @@ static cbd_status do_read(struct command *c)
     cbd_read *read;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    if (option(c, "at") != NULL || option(c, "since") != NULL)
-        return no_call("the C client has no reads as of an ordinal or since one, yet");
-    cbd_status status = cbd_read_attributes(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, &read, &error);
+    cbd_range range = {option(c, "at") != NULL, option(c, "since") != NULL, number(c, "at"), number(c, "since")};
+    cbd_status status = cbd_read_range(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, &range, &read, &error);
     return status == CBD_STATUS_OK ? groups(c, read) : status;
 }
 
 static cbd_status do_snapshot(struct command *c)
 {
     cbd_snapshot *snapshot;
+    cbd_cursor *cursor;
     uint64_t floor;
     cbd_status status = cbd_snapshot_open(stage, &snapshot, &error);
     if (status != CBD_STATUS_OK)
         return status;
     keep(arg(c, 0), SNAPSHOT, snapshot);
+    if (cursor_count < sizeof cursors / sizeof *cursors && cbd_snapshot_cursor(snapshot, &cursor, &error) == CBD_STATUS_OK)
+        cursors[cursor_count++] = cursor;
     status = cbd_snapshot_floor(snapshot, NULL, &floor, &error);
     say(" epoch=%" PRIu64 " stamp=%" PRIu64 " floor=%" PRIu64, cbd_snapshot_epoch(snapshot), cbd_snapshot_stamp(snapshot), floor);
     return status;
@@ -630,9 +730,13 @@ static cbd_status do_sread(struct command *c)
     cbd_read *read;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    if (option(c, "since") != NULL)
-        return no_call("cbd_snapshot_read takes no cursor yet");
-    cbd_status status = cbd_snapshot_read(snapshot, query, (const char *const *)c->args + 2, c->arg_count - 2, &read, &error);
+    const cbd_cursor *since = NULL;
+    for (size_t i = 0; option(c, "since") != NULL && i < cursor_count; i++)
+        if (cbd_cursor_epoch(cursors[i]) == number(c, "since"))
+            since = cursors[i];
+    if (option(c, "since") != NULL && since == NULL)
+        return fail("no snapshot was taken at epoch %s", option(c, "since"));
+    cbd_status status = cbd_snapshot_read_since(snapshot, query, (const char *const *)c->args + 2, c->arg_count - 2, since, &read, &error);
     return status == CBD_STATUS_OK ? groups(c, read) : status;
 }
 
@@ -762,7 +866,7 @@ static cbd_status do_flood(struct command *c)
         return CBD_STATUS_COUNT;
     cbd_status status = read_payload(c, &p);
     while (status == CBD_STATUS_OK && flood_count < sizeof flood / sizeof *flood) {
-        status = cbd_write_attribute(stage, query, arg(c, 1), &p.tensor, &p.options, &flood[flood_count], &error);
+        status = cbd_write_attribute(stage, query, arg(c, 1), p.tensors, &p.options, &flood[flood_count], &error);
         flood_count += status == CBD_STATUS_OK;
     }
     free(p.data);
@@ -869,7 +973,25 @@ static cbd_status do_ticks(struct command *c)
     return status;
 }
 
-/* Reads at its own rate until it has seen tick n; ticks must not go backwards or be torn. */
+/* Reads what changed since a cursor, and takes the next one in its place. */
+static cbd_status read_delta(cbd_query *query, const char *name, cbd_cursor **cursor, cbd_read **read)
+{
+    cbd_snapshot *snapshot;
+    cbd_cursor *next;
+    cbd_status status = cbd_snapshot_open(stage, &snapshot, &error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbd_snapshot_read_since(snapshot, query, &name, 1, *cursor, read, &error);
+    if (status == CBD_STATUS_OK && (status = cbd_snapshot_cursor(snapshot, &next, &error)) == CBD_STATUS_OK) {
+        cbd_cursor_release(*cursor);
+        *cursor = next;
+    }
+    cbd_snapshot_release(snapshot);
+    return status;
+}
+
+/* Reads at its own rate until it has seen tick n; ticks must not go backwards or be torn. With deltas it reads what
+ * changed from cursor to cursor: then no tick may come twice either. */
 static cbd_status do_chase(struct command *c)
 {
     cbd_query *query = get(arg(c, 0), QUERY);
@@ -877,19 +999,21 @@ static cbd_status do_chase(struct command *c)
     const cbd_read_group *group;
     cbd_status status;
     cbd_read *read;
-    int64_t seen = 0, n = (int64_t)number(c, "n");
+    int64_t seen = 0, n = (int64_t)number(c, "n"), deltas = option(c, "deltas") != NULL;
+    cbd_cursor *cursor = NULL;
     uint64_t epoch = 0, reads = 0;
     if (query == NULL)
         return CBD_STATUS_COUNT;
     while (seen < n) {
         if ((status = cbd_follow(stage, epoch, LIMIT_NS, &epoch, &error)) != CBD_STATUS_OK ||
-            (status = cbd_read_attributes(stage, query, &name, 1, &read, &error)) != CBD_STATUS_OK)
+            (status = deltas ? read_delta(query, name, &cursor, &read)
+                             : cbd_read_attributes(stage, query, &name, 1, &read, &error)) != CBD_STATUS_OK)
             return status;
         if (cbd_fetch_read_next(read, &group, &error) == CBD_STATUS_OK) {
             const int64_t *values = group->data;
             int wrong = 0;
             for (uint64_t i = 0; i < group->rows; i++)
-                wrong |= values[i] < seen || values[i] != values[0] || (uint64_t)values[i] != group->ordinal;
+                wrong |= values[i] < seen + deltas || values[i] != values[0] || (uint64_t)values[i] != group->ordinal;
             seen = values[0];
             cbd_release_group(group);
             reads++;
@@ -900,16 +1024,24 @@ static cbd_status do_chase(struct command *c)
         }
         cbd_read_release(read);
     }
+    cbd_cursor_release(cursor);
     say(" seen=%" PRIi64 " reads=%" PRIu64, seen, reads);
     return CBD_STATUS_OK;
 }
 
-static cbd_status do_frontier(struct command *c) { (void)c; return no_call("no client asks for the oldest exact ordinal yet"); }
+static cbd_status do_frontier(struct command *c)
+{
+    uint64_t frontier;
+    cbd_status status = cbd_frontier(stage, arg(c, 0), &frontier, &error);
+    if (status == CBD_STATUS_OK)
+        say(" frontier=%" PRIu64, frontier);
+    return status;
+}
+
 static cbd_status do_gpu(struct command *c) { (void)c; return no_call("no client moves device memory yet"); }
 static cbd_status do_log(struct command *c) { (void)c; return no_call("no client has a log callback yet"); }
 static cbd_status do_list(struct command *c) { (void)c; return no_call("no client has path lists of their own yet"); }
 static cbd_status do_refusals(struct command *c) { (void)c; return no_call("no client refuses to close with live handles yet"); }
-static cbd_status do_batch(struct command *c) { (void)c; return no_call("the C client has no write of several attributes"); }
 static cbd_status do_find(struct command *c) { (void)c; return no_call("the C client has no queries by filter yet"); }
 static cbd_status do_handles(struct command *c) { (void)c; return no_call("how many pins are in use is not shown"); }
 
@@ -947,7 +1079,8 @@ int main(void)
         memset(&error, 0, sizeof error);
         where = "call";
         say("ok");
-        cbd_status status = run(parse(line));
+        static struct command c;
+        cbd_status status = run(parse(line, &c, &more));
         for (char *at = error.text; *at != 0; at++)
             if (*at == '\n')
                 *at = ' ';

@@ -71,7 +71,7 @@ func (d *driver) batch(c command) (*answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		writes = append(writes, callboard.Write{Name: e.arg(0), Values: values, Semantic: callboard.Semantic(e.number("semantic")), RowShape: e.rowShape(), Selection: e.selection()})
+		writes = append(writes, callboard.Write{Name: e.arg(0), Values: values, Semantic: callboard.Semantic(e.number("semantic")), RowShape: e.rowShape(), Selection: e.selection(), IsArray: e.has("array")})
 	}
 	ctx, cancel := limit()
 	defer cancel()
@@ -112,13 +112,10 @@ func (d *driver) delete(c command) (*answer, error) {
 }
 
 func (d *driver) declare(c command) (*answer, error) {
-	if c.has("array") {
-		return nil, absent("DeclareOptions have no kind yet")
-	}
 	ctx, cancel := limit()
 	defer cancel()
 	return &answer{}, d.stage.Declare(ctx, c.arg(0), callboard.DeclareOptions{DType: dtypeOf(c.opt["type"]), RowShape: c.rowShape(),
-		Semantic: callboard.Semantic(c.number("semantic")), Retain: uint32(c.number("retain"))})
+		Semantic: callboard.Semantic(c.number("semantic")), Retain: uint32(c.number("retain")), IsArray: c.has("array")})
 }
 
 func (d *driver) wait(c command) (*answer, error) {
@@ -234,10 +231,10 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.has("array") || c.has("sizes") {
-		return nil, absent("MapOptions have no array kind yet")
+	o := callboard.MapOptions{Insert: c.has("insert"), Ordinal: c.number("ordinal"), RowShape: c.rowShape(), Semantic: callboard.Semantic(c.number("semantic")), GroupRows: c.number("group_rows"), IsArray: c.has("array")}
+	if c.has("sizes") {
+		o.ElementSizes = list[uint64](c.opt["sizes"])
 	}
-	o := callboard.MapOptions{Insert: c.has("insert"), Ordinal: c.number("ordinal"), RowShape: c.rowShape(), Semantic: callboard.Semantic(c.number("semantic")), GroupRows: c.number("group_rows")}
 	if c.has("type") {
 		o.DType = dtypeOf(c.opt["type"])
 	}
@@ -259,13 +256,22 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		array, err := g.Array()
+		kind, shape, data := "fixed", "", ""
+		var dtype callboard.DType
+		if g.IsArray() {
+			kind, dtype = "array", g.DType()
+			shape, data, err = raggedRows(g, g.Rows())
+		} else {
+			var array callboard.Tensor
+			array, err = g.Array()
+			dtype, shape, data = array.DType, join(array.Shape), hexOf(array.Data)
+		}
 		if err != nil {
 			return nil, err
 		}
 		d.handles[c.arg(0)+"."+strconv.Itoa(n)] = mapped{g, m}
 		n++
-		a.parts = append(a.parts, "/", "rows="+strconv.Itoa(g.Rows()), "prims="+join(g.Prims()), "shape="+join(array.Shape), typeOf(array.DType), "data="+hexOf(array.Data))
+		a.parts = append(a.parts, "/", "rows="+strconv.Itoa(g.Rows()), "prims="+join(g.Prims()), "kind="+kind, "shape="+shape, typeOf(dtype), "data="+data)
 	}
 	return a, nil
 }
@@ -280,6 +286,9 @@ func (d *driver) fill(c command) (*answer, error) {
 	g, err := get[mapped](d, c.arg(0))
 	if err != nil {
 		return nil, err
+	}
+	if g.group.IsArray() {
+		return fillRow(g, c)
 	}
 	data, err := hex.DecodeString(c.opt["data"])
 	if err != nil {

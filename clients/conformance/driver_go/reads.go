@@ -123,9 +123,23 @@ func holdName(name string, n int) string {
 }
 
 func (d *driver) describe(a *answer, g *callboard.Group) error {
-	data, err := g.Bytes()
-	if err != nil {
-		return err
+	kind, shape, data := "fixed", "", ""
+	if g.IsArray() {
+		var err error
+		n := len(g.Prims())
+		if g.IsDelete() {
+			n = 0
+		}
+		if shape, data, err = raggedRows(g, n); err != nil {
+			return err
+		}
+		kind = "array"
+	} else {
+		bytes, err := g.Bytes()
+		if err != nil {
+			return err
+		}
+		shape, data = join(g.Shape()), hexOf(bytes)
 	}
 	paths, err := d.stage.Resolve(g.Prims()...)
 	if err != nil {
@@ -134,17 +148,14 @@ func (d *driver) describe(a *answer, g *callboard.Group) error {
 	for i := range paths {
 		paths[i] = quote(paths[i])
 	}
-	kind, rows := "fixed", "-"
-	if g.IsArray() {
-		kind = "array"
-	}
+	rows := "-"
 	if g.IndexMap() != nil {
 		rows = join(g.IndexMap())
 	}
-	a.parts = append(a.parts, "/", "attribute="+quote(g.Attribute()), "kind="+kind, typeOf(g.DType()), "shape="+join(g.Shape()), "data="+hexOf(data),
+	a.parts = append(a.parts, "/", "attribute="+quote(g.Attribute()), "kind="+kind, typeOf(g.DType()), "shape="+shape, "data="+data,
 		"paths="+strings.Join(paths, ","), "map="+rows)
 	a.add("rows", g.Rows()).add("semantic", uint32(g.Semantic())).add("ordinal", g.Ordinal()).add("floor", g.Floor()).add("epoch", g.Epoch())
-	a.add("generation", g.LayoutGeneration()).add("stamp", g.StampNs()).add("deleted", g.IsDelete())
+	a.add("generation", g.LayoutGeneration()).add("stamp", g.StampNs()).add("deleted", g.IsDelete()).add("ordinals", join(g.RowOrdinals()))
 	return nil
 }
 

@@ -146,7 +146,8 @@ func (d *driver) ticks(c command) (*answer, error) {
 	return outcome(last), nil
 }
 
-// chase reads at its own rate until it has seen tick n; ticks must not go backwards or be torn.
+// chase reads at its own rate until it has seen tick n; ticks must not go backwards or be torn. With deltas it reads what
+// changed from cursor to cursor: then no tick may come twice either.
 func (d *driver) chase(c command) (*answer, error) {
 	q, err := get[*callboard.Query](d, c.arg(0))
 	if err != nil {
@@ -155,11 +156,17 @@ func (d *driver) chase(c command) (*answer, error) {
 	ctx, cancel := limit()
 	defer cancel()
 	reads, seen, epoch := 0, int64(0), uint64(0)
+	var cursor callboard.Cursor
 	for seen < int64(c.number("n")) {
 		if epoch, err = d.stage.Follow(ctx, epoch); err != nil {
 			return nil, err
 		}
-		read, err := d.stage.ReadAttributes(ctx, q, []string{c.arg(1)}, callboard.ReadOptions{})
+		var read *callboard.Read
+		if c.has("deltas") {
+			read, cursor, err = d.delta(ctx, q, c.arg(1), cursor)
+		} else {
+			read, err = d.stage.ReadAttributes(ctx, q, []string{c.arg(1)}, callboard.ReadOptions{})
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +179,7 @@ func (d *driver) chase(c command) (*answer, error) {
 				return nil, err
 			}
 			for _, v := range values {
-				if v < seen || v != values[0] || uint64(v) != g.Ordinal() {
+				if v < seen || v != values[0] || uint64(v) != g.Ordinal() || c.has("deltas") && v == seen {
 					return nil, fmt.Errorf("after tick %d: values %v at ordinal %d", seen, values, g.Ordinal())
 				}
 			}
@@ -183,4 +190,15 @@ func (d *driver) chase(c command) (*answer, error) {
 		read.Release()
 	}
 	return (&answer{}).add("seen", seen).add("reads", reads), nil
+}
+
+// delta reads what changed since a cursor, and gives the next one.
+func (d *driver) delta(ctx context.Context, q *callboard.Query, name string, since callboard.Cursor) (*callboard.Read, callboard.Cursor, error) {
+	s, err := d.stage.Snapshot(ctx)
+	if err != nil {
+		return nil, since, err
+	}
+	defer s.Release()
+	read, err := s.ReadSince(q, since, name)
+	return read, s.Cursor(), err
 }

@@ -21,7 +21,6 @@ NAMES = dict(enumerate(_abi.STATUS_NAMES))
 
 # Calls that the Python client does not have.
 LACKING = {
-    "frontier": "no client asks for the oldest exact ordinal yet",
     "gpu": "no client moves device memory yet",
     "log": "no client has a log callback yet",
     "list": "no client has path lists of their own yet",
@@ -135,6 +134,7 @@ class Driver:
         self.stage: Any = None
         self.handles: dict[str, Any] = {}
         self.flooded: list[cb.Op] = []
+        self.cursors: dict[int, cb.Cursor] = {}  # of the snapshots that the scenario took, by epoch
 
     def line(self, text: str) -> str:
         c = Command(text)
@@ -176,6 +176,7 @@ class Driver:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             self.handles.clear()
+            self.cursors.clear()
             if self.stage is not None:
                 self.stage.close()
             self.stage = None
@@ -275,11 +276,15 @@ class Driver:
 
     def do_snapshot(self, c: Command) -> str:
         s = self.handles[c.args[0]] = self.stage.snapshot()
+        self.cursors[s.epoch] = s.cursor
         return f"epoch={s.epoch} stamp={s.stamp_ns} floor={s.floor()}"
 
     def do_sread(self, c: Command) -> str:
-        said = {key: c.number(key) for key in ("since",) if key in c.opt}
-        return self.groups(c, self.handles[c.args[0]].read(self.handles[c.args[1]], c.args[2:], **said))
+        since = self.cursors[c.number("since")] if "since" in c.opt else None
+        return self.groups(c, self.handles[c.args[0]].read(self.handles[c.args[1]], c.args[2:], since=since))
+
+    def do_frontier(self, c: Command) -> str:
+        return f"frontier={self.stage.frontier(c.args[0])}"
 
     def do_sfloor(self, c: Command) -> str:
         return f"floor={self.handles[c.args[0]].floor(*c.args[1:])}"
@@ -301,15 +306,18 @@ class Driver:
         return " ".join(texts)
 
     def describe(self, g: cb.ReadGroup) -> str:
-        arrays = [np.asarray(g.array(i)) for i in range(g.prim_count if g.is_array else 1)]
+        tensors = 0 if g.is_delete else g.prim_count if g.is_array else 1
+        arrays = [np.asarray(g.array(i)) for i in range(tensors)]
         data = ";".join(a.tobytes().hex() for a in arrays)
+        shape = ";".join(join(a.shape) for a in arrays) if g.is_array else join(g.shape)
         paths = join(quote(p) for p in self.stage.paths.resolve(g.prims)) if len(g.prims) else ""
         rows = "-" if g.index_map is None else join(g.index_map)
         return (
             f"/ attribute={quote(g.attribute)} kind={'array' if g.is_array else 'fixed'} {typed(g.dtype)}"
-            f" shape={join(g.shape)} data={data} paths={paths} map={rows} rows={g.rows}"
+            f" shape={shape} data={data} paths={paths} map={rows} rows={g.rows}"
             f" semantic={int(g.semantic)} ordinal={g.ordinal} floor={g.floor} epoch={g.epoch}"
             f" generation={g.layout_generation} stamp={g.stamp_ns} deleted={str(g.is_delete).lower()}"
+            f" ordinals={join(g.row_ordinals)}"
         )
 
     def do_show(self, c: Command) -> str:
@@ -342,13 +350,16 @@ class Driver:
         self.handles[c.args[0]], texts = m, []
         for n, g in enumerate(m):
             self.handles[f"{c.args[0]}.{n}"] = g
-            data = np.asarray(g.array(0)).tobytes().hex()
-            texts.append(f"/ rows={g.rows} prims={join(g.prims)} shape={join(g.shape)} {typed(g.dtype)} data={data}")
+            arrays = [np.asarray(g.array(i)) for i in range(g.rows if g.is_array else 1)]
+            shape, data = ";".join(join(a.shape) for a in arrays), ";".join(a.tobytes().hex() for a in arrays)
+            kind = "array" if g.is_array else "fixed"
+            prims = join(g.prims)
+            texts.append(f"/ kind={kind} rows={g.rows} prims={prims} shape={shape} {typed(g.dtype)} data={data}")
         return " ".join(texts)
 
     def do_fill(self, c: Command) -> str:
         data, at = bytes.fromhex(c.opt["data"]), c.number("at")
-        flat = np.asarray(self.handles[c.args[0]].array(0)).reshape(-1).view(np.uint8)
+        flat = np.asarray(self.handles[c.args[0]].array(c.number("row"))).reshape(-1).view(np.uint8)
         flat[at : at + len(data)] = np.frombuffer(data, np.uint8)
         return ""
 
@@ -417,15 +428,20 @@ class Driver:
         return self.outcome(op, LIMIT)
 
     def do_chase(self, c: Command) -> str:
-        """Reads at its own rate until it has seen tick n; ticks must not go backwards or be torn."""
-        query, name, n = self.handles[c.args[0]], c.args[1], c.number("n")
+        """Reads at its own rate until it has seen tick n; ticks must not go backwards or be torn. With deltas it reads
+        what changed from cursor to cursor: then no tick may come twice either."""
+        query, name, n, deltas = self.handles[c.args[0]], c.args[1], c.number("n"), "deltas" in c.opt
         reads = seen = epoch = 0
+        cursor: Any = None
         while seen < n:
             epoch = self.stage.follow(epoch, LIMIT)
-            with self.stage.read_attributes(query, [name]) as read:
+            with self.stage.snapshot() as snapshot:
+                delta = snapshot.read(query, [name], since=cursor) if deltas else None
+                cursor = snapshot.cursor
+            with delta or self.stage.read_attributes(query, [name]) as read:
                 for group in read:
                     values = group.array(0)
-                    if values.min() != values.max() or values[0] < seen or values[0] != group.ordinal:
+                    if values.min() != values.max() or values[0] < seen + deltas or values[0] != group.ordinal:
                         raise RuntimeError(f"after tick {seen}: values {values} at ordinal {group.ordinal}")
                     seen = int(values[0])
                     group.release()

@@ -332,7 +332,7 @@ def test_snapshot_reads_are_of_one_epoch(stage: cb.Stage, query: cb.Query, name:
             for group in groups.values():
                 assert group.array(0).tolist() == [2, 2] and group.ordinal == 2
         assert (snapshot.floor(a), snapshot.floor(b)) == (2, 2)
-        assert snapshot.cursor == snapshot.epoch
+        assert snapshot.cursor.epoch == snapshot.epoch and snapshot.cursor is snapshot.cursor
         with pytest.raises(cb.NotFound, match="read"):
             snapshot[a]  # it lies on other prims
         with pytest.raises(TypeError):
@@ -351,8 +351,9 @@ def test_use_after_release(stage: cb.Stage, query: cb.Query, name: str) -> None:
         group = read.fetch_read_next()
     with pytest.raises(ZeroDivisionError), group:
         raise ZeroDivisionError
-    members = [m for m in dir(group) if not m.startswith("_") and m not in ("release", "array", "dlpack")]
-    for call in (group.array, group.dlpack, group.__enter__, *(lambda m=m: getattr(group, m) for m in members)):
+    members = [m for m in dir(group) if not m.startswith("_") and m not in ("release", "array", "dlpack", "texts")]
+    calls = (group.array, group.dlpack, group.texts, group.__enter__)
+    for call in (*calls, *(lambda m=m: getattr(group, m) for m in members)):
         with pytest.raises(cb.InvalidHandle, match="released"):
             call()
     group.release()

@@ -31,11 +31,31 @@ from ._errors import (
     SessionEnded,
     Timeout,
 )
-from ._native import ABI_VERSION, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
-from ._types import ALL, DType, Has, Kind, PathPrefix, PrimMode, Scope, Semantic, Write, dtype
+from ._native import ABI_VERSION, Cursor, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
+from ._types import (
+    ALL,
+    Contains,
+    DType,
+    Filter,
+    Greater,
+    GreaterEqual,
+    Has,
+    In,
+    Kind,
+    Less,
+    LessEqual,
+    PathIn,
+    PathPrefix,
+    PrimMode,
+    Scope,
+    Semantic,
+    Write,
+    dtype,
+)
 
 _native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
 
+from ._lists import PathList  # noqa: E402
 from ._stage import Stage, Strings, connect  # noqa: E402  (after setup: nothing may run before it)
 
 version = (0, 1, 0)
@@ -48,16 +68,24 @@ __all__ = [
     "AlreadyExists",
     "BrokerRestarted",
     "CallboardError",
+    "Cursor",
+    "Contains",
     "DType",
+    "Filter",
     "FloorViolation",
     "Group",
+    "Greater",
+    "GreaterEqual",
     "Has",
+    "In",
     "IncompatibleVersion",
     "InternalError",
     "InvalidArgument",
     "InvalidHandle",
     "Kind",
     "LayoutChanged",
+    "Less",
+    "LessEqual",
     "LimitReached",
     "MapSession",
     "NotFound",
@@ -66,6 +94,8 @@ __all__ = [
     "OperationFailed",
     "OutOfMemory",
     "OutOfRange",
+    "PathIn",
+    "PathList",
     "PathPrefix",
     "PrimMode",
     "Query",

@@ -60,6 +60,8 @@ FEATURE_DEVICE: Final = 16
 FEATURE_SELECTION: Final = 32
 # FEATURE_DELETE: deletes and tombstones.
 FEATURE_DELETE: Final = 64
+# FEATURE_FILTER: queries by filter, and lists of what they found.
+FEATURE_FILTER: Final = 128
 
 # The status codes. Numbers never change and are never given to another name.
 
@@ -239,7 +241,11 @@ OP_NOP: Final = 1
 # Arguments: StringList. Results: uint64 path ids of this list. Completion: Handle,
 # Count = prims of the query so far.
 OP_QUERY_PATHS: Final = 2
-# OP_QUERY_FILTER makes a query from predicates. Reserved for filters.
+# OP_QUERY_FILTER makes a query of the prims that satisfy all predicates; without one,
+# of every prim. Handle is 0, or CLIENT_HANDLE with a number that the client has not in
+# use: then later ops may name it at once. Arguments: FilterArguments,
+# FilterPredicate[], then what they refer to. Completion: Handle, Count = prims, Value =
+# attributes, Epoch = the sealed state that was looked at.
 OP_QUERY_FILTER: Final = 3
 # OP_QUERY_RELEASE releases the query in Handle.
 OP_QUERY_RELEASE: Final = 4
@@ -281,6 +287,13 @@ OP_ARENA_CLOSED: Final = 16
 # OP_SESSIONS_CLOSED confirms that sessions of an earlier broker life are closed here
 # (rule B1).
 OP_SESSIONS_CLOSED: Final = 17
+# OP_QUERY_PRIMS lists prims of the query in Handle from number Value on. Results:
+# uint64 path ids, as many as there are and as there is room for, at most
+# QUERY_PAGE_MAX. Completion: Count = prims of the query.
+OP_QUERY_PRIMS: Final = 18
+# OP_QUERY_ATTRIBUTES lists the attributes that a filter found, from number Value on.
+# Results: uint64 token ids, as for OP_QUERY_PRIMS. Completion: Count = attributes.
+OP_QUERY_ATTRIBUTES: Final = 19
 
 # Op flags, in SubmissionEntry.flags.
 
@@ -300,6 +313,44 @@ FLAG_COPY: Final = 8
 STRING_TOKEN: Final = 1
 # STRING_PATH is a prim's path; it starts with "/".
 STRING_PATH: Final = 2
+
+# CLIENT_HANDLE is the bit of query handles that the client chose (OP_QUERY_FILTER).
+CLIENT_HANDLE: Final = 0x8000000000000000
+
+# QUERY_PAGE_MAX is the most ids that one OP_QUERY_PRIMS or OP_QUERY_ATTRIBUTES lists
+# (rule L1).
+QUERY_PAGE_MAX: Final = 8192
+
+# FILTER_SEALED, in FilterArguments.flags: what is sealed counts alone, not what was
+# accepted since (behaviour 233).
+FILTER_SEALED: Final = 1
+
+# Operators of predicates. Values are texts; texts are compared by bytes (behaviour
+# 243).
+
+# FILTER_HAS: the prim carries the attribute. No values.
+FILTER_HAS: Final = 1
+# FILTER_IN: the path, or the attribute's value, is one of the values.
+FILTER_IN: Final = 2
+# FILTER_PREFIX: the path begins with the value.
+FILTER_PREFIX: Final = 3
+# FILTER_CONTAINS: among the tokens of the attribute's row is one of the values.
+FILTER_CONTAINS: Final = 4
+# FILTER_LESS: the attribute's value is below the value.
+FILTER_LESS: Final = 5
+# FILTER_LESS_EQUAL: it is not above the value.
+FILTER_LESS_EQUAL: Final = 6
+# FILTER_GREATER: it is above the value.
+FILTER_GREATER: Final = 7
+# FILTER_GREATER_EQUAL: it is not below the value.
+FILTER_GREATER_EQUAL: Final = 8
+
+# Limits of a filter.
+
+# FILTER_PREDICATES_MAX bounds the predicates of one filter.
+FILTER_PREDICATES_MAX: Final = 256
+# FILTER_VALUES_MAX bounds the values of one predicate.
+FILTER_VALUES_MAX: Final = 65536
 
 # Kinds of attributes.
 
@@ -896,6 +947,37 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("total_bytes", 4, "I", 1),
         ],
     ),
+    # FilterArguments start the arguments of OP_QUERY_FILTER.
+    "FilterArguments": (
+        16,
+        [
+            # predicate_count is the number of FilterPredicate structs that follow.
+            ("predicate_count", 0, "I", 1),
+            # flags are Filter flags.
+            ("flags", 4, "I", 1),
+            # attributes_offset_bytes is the argument offset of the StringList of the
+            # attributes to report; 0: all that the prims carry.
+            ("attributes_offset_bytes", 8, "I", 1),
+            # reserved is 0.
+            ("reserved", 12, "I", 1),
+        ],
+    ),
+    # FilterPredicate is one condition on a prim.
+    "FilterPredicate": (
+        16,
+        [
+            # relation is one of the Filter operators.
+            ("relation", 0, "I", 1),
+            # name_bytes is the length of the name.
+            ("name_bytes", 4, "I", 1),
+            # name_offset_bytes is the argument offset of the attribute's name, or of
+            # "@path".
+            ("name_offset_bytes", 8, "I", 1),
+            # values_offset_bytes is the argument offset of the StringList of values; 0:
+            # none.
+            ("values_offset_bytes", 12, "I", 1),
+        ],
+    ),
     # Schema says what an attribute's rows are (rule L4).
     "Schema": (
         72,
@@ -1211,8 +1293,10 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("retain", 96, "I", 1),
             # handoff is HANDOFF_ADOPT or HANDOFF_COPY.
             ("handoff", 100, "I", 1),
-            # reserved is 0.
-            ("reserved", 104, "s", 24),
+            # tombstones_next is the ring that is about to replace tombstones, for the
+            # recovery of a broker that was killed meanwhile; Segment 0: none. Readers
+            # ignore it.
+            ("tombstones_next", 104, "BlockRef", 1),
             # horizon: no reader may start to read a version that died at or before it;
             # only rises (rules V2, V3).
             ("horizon", 128, "Q", 1),

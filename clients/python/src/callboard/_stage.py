@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from . import _native
-from ._errors import NotSupported
-from ._types import PrimMode, Write
+from . import _lists, _native
+from ._lists import PathList
+from ._types import Filter, PrimMode, Write
 
 
 class Strings:
@@ -29,6 +29,42 @@ class Strings:
         """The id of a text, an int, or the ids of several, an array of uint64. Waits for the broker."""
         return self._stage._intern(self._paths, texts)
 
+    def list(self, items: Iterable[int | str]) -> PathList:
+        """A new list of ids, as a PathList, which is an int. Texts among the items are interned."""
+        ids = [self.intern(item) if isinstance(item, str) else item for item in items]
+        return PathList(self._stage, self._stage._list_create(ids))
+
+    def slice(self, number: int, first: int, count: int) -> PathList:
+        """A new list of `count` ids of a list from place `first` on."""
+        return PathList(self._stage, self._stage._list_slice(number, first, count))
+
+    def ids(self, number: int) -> Any:
+        """The ids of a list, an array of uint64. Raises NotFound for an unknown list, as count does."""
+        return self._stage._list_ids(number)
+
+    def count(self, number: int) -> int:
+        """How many ids a list has."""
+        return self._stage._list_count(number)
+
+    def add_reference(self, number: int) -> None:
+        """Adds a reference to a list, which the caller gives back with release(). 0 does nothing."""
+        _lists.add_reference(self._stage, number)
+
+    def release(self, number: int) -> None:
+        """Gives back a reference to a list: one that was added, else that of the PathList. 0 does nothing.
+
+        Raises NotFound for a list that is unknown, also because its last reference was released.
+        """
+        _lists.release(self._stage, number)
+
+    def from_tokens(self, tokens: Iterable[int | str]) -> int:
+        """The id of the path whose components are these tokens, by id or by text; of none, the root. Waits for the broker."""
+        return self._stage._path_from_tokens([self._stage._intern(False, t) if isinstance(t, str) else t for t in tokens])
+
+    def to_tokens(self, path: int | str) -> Any:
+        """The ids of a path's components, an array of uint64: empty for the root. Waits for the broker."""
+        return self._stage._path_tokens(self._stage._intern(True, path) if isinstance(path, str) else path)
+
 
 class Stage(_native.Stage):
     """A session with a stage: made by callboard.connect(), ended by close() or by leaving a with-block."""
@@ -45,9 +81,44 @@ class Stage(_native.Stage):
         """Tokens, such as attribute names, and their ids."""
         return Strings(self, False)
 
-    def query(self, *filters: Any) -> _native.Query:
-        """Prims that match filters. Raises NotSupported: use query_from_path_list."""
-        raise NotSupported("queries by filter are not part of this version; use query_from_path_list")
+    def query_from_path_list(self, paths: Iterable[str] | int) -> _native.Query:
+        """A Query of the prims with these paths, in this order; or of the path ids of a list, by its number.
+
+        They need not exist. Each path starts with '/', and its names are not empty. A PathList is kept as long as the
+        query. Waits for the broker. Raises InvalidArgument, which names the path and its place, NotFound for an
+        unknown list.
+        """
+        return self._query_from_list(paths) if isinstance(paths, int) else super().query_from_path_list(paths)
+
+    def query(
+        self,
+        *filters: Filter,
+        attributes: str | Iterable[str] | None = None,
+        sealed: bool = False,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> _native.Query:
+        """A Query of the prims that satisfy all filters; without one, of every prim that carries anything.
+
+        filters: Has, PathIn, PathPrefix, In, Contains, Less, LessEqual, Greater, GreaterEqual. They see what was
+        written, sealed or not; sealed=True: what is sealed alone. The query is evaluated once: later changes do not
+        change it. Its prims are in the order in which their paths came up first. query.attributes are the names that
+        they carry, limited to `attributes` where given.
+
+        wait=False returns at once: operations with the query run after it and fail when it does, a read raises its
+        error when the first group is fetched, and query.wait() makes its prims known. timeout: seconds to wait.
+
+        Raises, before anything is made, NotSupported for a filter that the attribute does not know, or a reserved name;
+        InvalidArgument for what is no name, path or number.
+        """
+        query = self._query(tuple(f._predicate() for f in filters), attributes, sealed)
+        if wait:
+            try:
+                query.wait(timeout)
+            except BaseException:
+                query.release()
+                raise
+        return query
 
     def write_attributes(
         self,
@@ -59,8 +130,9 @@ class Stage(_native.Stage):
     ) -> _native.Op:
         """Writes several attributes of the query's prims at an ordinal, all or none, as one Op.
 
-        attributes maps names to arrays, or to Write where an array needs options; 64 KiB together, at most. See
-        write_attribute. Several write_attribute calls and one seal are seen together as well.
+        attributes maps names to arrays, or to Write where an array needs options; together they fit into connect's
+        argument_bytes, else LimitReached is raised. See write_attribute. Several write_attribute calls and one seal
+        are seen together as well.
         """
         entries = []
         for name, value in attributes.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from . import _abi
 
@@ -32,7 +34,7 @@ class Semantic(IntEnum):
 
 
 class Kind(IntEnum):
-    """FIXED rows all have one shape; ARRAY rows have lengths of their own (not in this version)."""
+    """FIXED rows all have one shape; ARRAY rows have lengths of their own."""
 
     FIXED = _abi.KIND_FIXED
     ARRAY = _abi.KIND_ARRAY
@@ -236,13 +238,115 @@ class Write:
         self.dtype = dtype
 
 
+# The reserved attribute of the prims' own path ids: it can be read and filtered by.
+PATH = "@path"
+
+# What a filter compares with: a text, or a number, which becomes one.
+Value = str | int | float
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"a filter's value must be a string or a number, not {type(value).__name__}")
+    return str(value)
+
+
+def _several(values: Iterable[Any]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise TypeError("a filter's values must be a list of values, not one string")
+    return tuple(map(_text, values))
+
+
+class Filter(Protocol):
+    """What Stage.query takes."""
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]: ...
+
+
 class Has(NamedTuple):
-    """A filter of Stage.query: prims that carry the attribute. Filters are not part of this version."""
+    """A filter of Stage.query: prims that carry the attribute."""
 
     attribute: str
 
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_HAS, self.attribute, ()
+
 
 class PathPrefix(NamedTuple):
-    """A filter of Stage.query: prims below a path. Filters are not part of this version."""
+    """A filter of Stage.query: prims whose path begins with the prefix. "/World/" takes all below /World."""
 
     prefix: str
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_PREFIX, PATH, (self.prefix,)
+
+
+class PathIn(NamedTuple):
+    """A filter of Stage.query: those of the paths that exist."""
+
+    paths: Iterable[str]
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_IN, PATH, _several(self.paths)
+
+
+class In(NamedTuple):
+    """A filter of Stage.query: prims whose attribute, one number or token, is one of the values."""
+
+    attribute: str
+    values: Iterable[Value]
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_IN, self.attribute, _several(self.values)
+
+
+class Contains(NamedTuple):
+    """A filter of Stage.query: prims among whose tokens is one of the values. For all of several give one each."""
+
+    attribute: str
+    values: Iterable[str]
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_CONTAINS, self.attribute, _several(self.values)
+
+
+class Less(NamedTuple):
+    """A filter of Stage.query: prims whose attribute, one number or token, is below the value."""
+
+    attribute: str
+    value: Value
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_LESS, self.attribute, (_text(self.value),)
+
+
+class LessEqual(NamedTuple):
+    """As Less, or equal."""
+
+    attribute: str
+    value: Value
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_LESS_EQUAL, self.attribute, (_text(self.value),)
+
+
+class Greater(NamedTuple):
+    """A filter of Stage.query: prims whose attribute, one number or token, is above the value."""
+
+    attribute: str
+    value: Value
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_GREATER, self.attribute, (_text(self.value),)
+
+
+class GreaterEqual(NamedTuple):
+    """As Greater, or equal."""
+
+    attribute: str
+    value: Value
+
+    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+        return _abi.FILTER_GREATER_EQUAL, self.attribute, (_text(self.value),)

@@ -233,6 +233,8 @@ int dlpack_take(PyObject *capsule, struct input *input)
         PyErr_Format(PyExc_ValueError, "the tensor's type has %d lanes, expected 1 to 255", (int)tensor->lanes);
         return -1;
     }
+    if (input_room(input, tensor->ndim) < 0)
+        return -1;
     for (int32_t i = 0; i < tensor->ndim; i++) {
         input->shape[i] = tensor->shape[i];
         if (tensor->strides != NULL) /* absent: compact, before DLPack 1.2 */

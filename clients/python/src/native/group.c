@@ -7,7 +7,7 @@ typedef struct {
     PyObject_HEAD
     const cbd_read_group *group; /* NULL: released */
     PyObject *name;
-    PyObject *prims, *index_map; /* made at the first use */
+    PyObject *prims, *index_map, *row_ordinals; /* made at the first use */
     bool managed;                /* made by iteration: ends with its last reference, and that is no oversight */
     PyObject *weakrefs;
 } ReadGroup;
@@ -24,7 +24,7 @@ PyObject *read_group_new(const cbd_read_group *group, bool managed)
     }
     self->group = group;
     self->name = name;
-    self->prims = self->index_map = NULL;
+    self->prims = self->index_map = self->row_ordinals = NULL;
     self->managed = managed;
     self->weakrefs = NULL;
     return (PyObject *)self;
@@ -51,6 +51,7 @@ static void group_dealloc(PyObject *self)
     Py_DECREF(group->name);
     Py_XDECREF(group->prims);
     Py_XDECREF(group->index_map);
+    Py_XDECREF(group->row_ordinals);
     PyObject_Free(self);
 }
 
@@ -63,17 +64,29 @@ static const cbd_read_group *group_open(PyObject *self)
     return group->group;
 }
 
-View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row)
+View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t index, bool row)
 {
     const char *data = group->data;
     int skip = 0;
-    if (row) {
+    if (row && group->arrays == NULL) {
         skip = 1;
         if (group->index_map != NULL)
             data += group->index_map[0] * group->row_bytes;
     }
-    View *view = view_new(lease_of_pin(group->pin), data, true, group->schema.code, group->schema.bits,
-                          group->ndim - skip, group->shape + skip);
+    struct lease *lease;
+    if (group->pin != NULL || group->is_delete) {
+        lease = lease_of_pin(group->pin);
+    } else { /* of "@path": the group's own */
+        size_t bytes = (size_t)(group->rows * group->row_bytes);
+        char *copy = malloc(bytes + 1);
+        if (copy != NULL)
+            data = memcpy(copy, data, bytes);
+        lease = copy == NULL ? NULL : lease_of_memory(copy);
+    }
+    View *view = group->arrays != NULL
+                     ? view_of_elements(lease, group->arrays[index].data, true, &group->schema, group->arrays[index].elements)
+                     : view_new(lease, data, true, group->schema.code, group->schema.bits, group->ndim - skip,
+                                group->shape + skip);
     if (view != NULL) {
         view->attribute = Py_NewRef(name);
         view->semantic = group->schema.semantic;
@@ -85,12 +98,25 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row)
     return view;
 }
 
-int check_index(Py_ssize_t index)
+int check_index(Py_ssize_t index, uint64_t count)
 {
-    if (index == 0)
+    if (index >= 0 && (uint64_t)index < count)
         return 0;
-    PyErr_Format(PyExc_IndexError, "tensor %zd does not exist: a group of a fixed attribute has one, 0", index);
+    PyErr_Format(PyExc_IndexError, "tensor %zd does not exist: this group has %llu, counted from 0; one of a fixed attribute has one",
+                 index, (unsigned long long)count);
     return -1;
+}
+
+/* group_open, where the group has tensor `index`. */
+static const cbd_read_group *group_with(PyObject *self, Py_ssize_t index)
+{
+    const cbd_read_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    if (!group->is_delete)
+        return check_index(index, group->arrays != NULL ? group->prim_count : 1) < 0 ? NULL : group;
+    PyErr_SetString(PyExc_IndexError, "a group of deletes has no tensors");
+    return NULL;
 }
 
 static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
@@ -99,10 +125,10 @@ static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
     Py_ssize_t index = 0;
     int flat = 0;
     const cbd_read_group *group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || check_index(index) < 0 ||
-        (group = group_open(self)) == NULL)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) ||
+        (group = group_with(self, index)) == NULL)
         return NULL;
-    View *view = view_of_read_group(group, ((ReadGroup *)self)->name, false);
+    View *view = view_of_read_group(group, ((ReadGroup *)self)->name, index, false);
     return view_array(flat ? view_flat(view) : view);
 }
 
@@ -113,13 +139,32 @@ static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords
     int readonly = 1;
     const cbd_read_group *group;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) ||
-        check_index(index) < 0 || (group = group_open(self)) == NULL)
+        (group = group_with(self, index)) == NULL)
         return NULL;
     if (!readonly) {
         PyErr_SetString(PyExc_BufferError, "sealed data is read-only: others look at the same memory; copy it instead");
         return NULL;
     }
-    return (PyObject *)view_of_read_group(group, ((ReadGroup *)self)->name, false);
+    return (PyObject *)view_of_read_group(group, ((ReadGroup *)self)->name, index, false);
+}
+
+static PyObject *group_texts(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    const cbd_read_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    if (group->arrays == NULL || group->schema.code != CBD_DTYPE_UINT || group->schema.bits != 8 || group->schema.lanes != 1)
+        return raise_format(CBD_STATUS_INVALID_ARGUMENT, "'%.200s' holds no text: that is kind array of uint8", group->name);
+    PyObject *list = PyList_New((Py_ssize_t)group->prim_count);
+    for (uint64_t i = 0; list != NULL && i < group->prim_count; i++) {
+        const char *data = group->arrays[i].data == NULL ? "" : group->arrays[i].data;
+        PyObject *text = PyUnicode_DecodeUTF8(data, (Py_ssize_t)group->arrays[i].elements, NULL);
+        if (text == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, text);
+    }
+    return list;
 }
 
 static PyObject *group_release(PyObject *self, PyObject *Py_UNUSED(args))
@@ -177,12 +222,25 @@ static PyObject *group_mask(PyObject *self, void *Py_UNUSED(closure))
 
 static PyObject *group_row_ordinals(PyObject *self, void *Py_UNUSED(closure))
 {
-    return group_open(self) == NULL ? NULL : not_in_this_version("per-row ordinals are");
+    const cbd_read_group *group = group_open(self);
+    ReadGroup *object = (ReadGroup *)self;
+    if (group == NULL)
+        return NULL;
+    if (object->row_ordinals == NULL) {
+        uint64_t *ordinals = PyMem_New(uint64_t, group->prim_count + 1);
+        if (ordinals == NULL)
+            return PyErr_NoMemory();
+        cbd_group_row_ordinals(group, ordinals, NULL);
+        object->row_ordinals = array_of_copy(ordinals, group->prim_count, CBD_DTYPE_UINT, 64);
+        PyMem_Free(ordinals);
+    }
+    return Py_XNewRef(object->row_ordinals);
 }
 
 static PyObject *group_is_delete(PyObject *self, void *Py_UNUSED(closure))
 {
-    return group_open(self) == NULL ? NULL : Py_NewRef(Py_False);
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : PyBool_FromLong((long)group->is_delete);
 }
 
 static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
@@ -206,6 +264,8 @@ static PyObject *group_dtype(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *group_shape(PyObject *self, void *Py_UNUSED(closure))
 {
     const cbd_read_group *group = group_open(self);
+    if (group != NULL && group->schema.kind == CBD_KIND_ARRAY)
+        Py_RETURN_NONE;
     return group == NULL ? NULL : shape_object(group->shape, group->ndim);
 }
 
@@ -219,34 +279,39 @@ static PyObject *group_row_shape(PyObject *self, void *Py_UNUSED(closure))
 
 static PyGetSetDef group_getset[] = {
     {"attribute", group_attribute, NULL, "The attribute's name.", NULL},
-    NUMBER("ordinal", ordinal, "The highest ordinal written in this version."),
+    NUMBER("ordinal", ordinal, "The highest of row_ordinals."),
     NUMBER("epoch", epoch, "The epoch: the same for all groups of a read."),
     NUMBER("floor", floor, "The attribute's write floor at the epoch."),
     NUMBER("stamp_ns", stamp_ns, "The time of the seal that published this version, ns since 1970."),
     NUMBER("layout_generation", layout_generation, "Grows when prims or rows change, stays while values do."),
-    NUMBER("rows", rows, "The number of rows of array(0)."),
+    NUMBER("rows", rows, "The number of rows of array(0); of array kind, the number of arrays."),
     NUMBER("prim_count", prim_count, "The number of the query's prims that are present."),
-    {"is_array", group_is_array, NULL, "True for the array kind.", NULL},
-    {"is_delete", group_is_delete, NULL, "True for tombstones; a latest read has none.", NULL},
+    {"is_array", group_is_array, NULL, "True for the array kind: array(i) is the row of prims[i], of its own length.", NULL},
+    {"is_delete", group_is_delete, NULL, "True for prims that were deleted: no tensors. Only reads of changes have such groups.", NULL},
     {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
     {"dtype", group_dtype, NULL, "The element type with its lanes, a callboard.DType.", NULL},
-    {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]).", NULL},
+    {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]). None of array kind.", NULL},
     {"row_shape", group_row_shape, NULL, "The shape of one row, without lanes.", NULL},
     {"prims", group_prims, NULL, "The path ids of the prims that are present: uint64, (prim_count,), a copy.", NULL},
     {"index_map", group_index_map, NULL,
      "None: prim i has row i. Else uint32, (prim_count,), a copy: prim i has row index_map[i] of array(0), which then\n"
      "shows rows of other prims too.", NULL},
     {"mask", group_mask, NULL, "None in this version.", NULL},
-    {"row_ordinals", group_row_ordinals, NULL, "Raises NotSupported in this version.", NULL},
+    {"row_ordinals", group_row_ordinals, NULL,
+     "The ordinal that last wrote, or deleted, each of prims: uint64, (prim_count,), a copy.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
      "array(i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
-     "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map."},
+     "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map. Where is_array, array(i) is the "
+     "row of\nprims[i], of shape (n[, lanes])."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
      "dlpack(i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. readonly=False: BufferError."},
+    {"texts", group_texts, METH_NOARGS,
+     "texts()\n--\n\nThe rows of an array attribute of uint8 as a list of str, one for each of prims. Raises "
+     "UnicodeDecodeError for\nbytes that are no UTF-8, InvalidArgument for other attributes."},
     {"release", group_release, METH_NOARGS, "release()\n--\n\nGives the group back. Arrays made from it stay valid."},
     {"__enter__", group_begin, METH_NOARGS, NULL},
     {"__exit__", group_release, METH_VARARGS, NULL},

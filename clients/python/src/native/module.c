@@ -51,11 +51,6 @@ PyObject *raise_format(cbd_status status, const char *format, ...)
     return raise_text(status, text);
 }
 
-PyObject *not_in_this_version(const char *what)
-{
-    return raise_format(CBD_STATUS_NOT_SUPPORTED, "%s not part of this version", what);
-}
-
 void warn_dropped(PyObject *self, const char *what)
 {
     PyObject *type, *value, *traceback;
@@ -193,8 +188,8 @@ static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods};
-    Stage_Type.tp_methods = joined(lists, 3);
+    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods, stage_filter_methods};
+    Stage_Type.tp_methods = joined(lists, 4);
     if (Stage_Type.tp_methods == NULL)
         return PyErr_NoMemory();
 
@@ -202,7 +197,8 @@ PyMODINIT_FUNC PyInit__native(void)
     if (module == NULL)
         return NULL;
     PyTypeObject *types[] = {&Stage_Type, &Query_Type, &Op_Type,        &MapSession_Type, &Group_Type,
-                             &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type};
+                             &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type,
+                             &Cursor_Type};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (PyModule_AddType(module, types[i]) < 0) {
             Py_DECREF(module);

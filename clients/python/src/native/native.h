@@ -8,6 +8,7 @@
  *     dlpack.c   View.__dlpack__ and __dlpack_device__
  *     stage.c    Stage: connecting, waiting, floors, strings
  *     write.c    Stage: writing, publishing, sealing, declaring
+ *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
@@ -108,7 +109,8 @@ uint64_t turn_before(uint64_t deadline);
 
 struct input {
     cbd_tensor tensor;
-    int64_t shape[INPUT_NDIM_MAX], strides[INPUT_NDIM_MAX];
+    int64_t *shape, *strides; /* in few, or allocated; see input_room */
+    int64_t few[2 * CBD_NDIM_MAX];
     Py_buffer buffer;
     bool has_buffer;
     void *managed; /* of DLPack */
@@ -116,9 +118,14 @@ struct input {
     void *copy;
 };
 
+/* Room for so many dimensions. 0, or -1 with an exception. */
+int input_room(struct input *input, int ndim);
 /* Anything with the buffer protocol or __dlpack__; numbers and nested lists where
  * NumPy is there. dtype None, or what the caller says that it is. */
 int input_open(struct input *input, PyObject *from, PyObject *dtype);
+/* As input_open, of an array attribute's elements: text as its UTF-8 bytes, and where dtype has lanes, the trailing
+ * dimensions that they are made of are gone from the shape (behaviour 26, 292). */
+int input_open_elements(struct input *input, PyObject *from, PyObject *dtype);
 void input_close(struct input *input);
 
 /* ---- what keeps a view's bytes (lease.c) ------------------------------------------ */
@@ -186,8 +193,10 @@ PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits);
 PyObject *view_array(View *view);
 /* The same bytes with one dimension; takes the view. */
 View *view_flat(View *view);
-/* IndexError unless a group of a fixed attribute has tensor `index`. */
-int check_index(Py_ssize_t index);
+/* IndexError unless a group of so many tensors has number `index`. */
+int check_index(Py_ssize_t index, uint64_t count);
+/* As view_new, of `elements` elements of an array. */
+View *view_of_elements(struct lease *lease, const void *data, bool readonly, const cbd_schema *schema, uint64_t elements);
 
 PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords);
 PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
@@ -212,6 +221,7 @@ typedef struct {
     struct handle handle; /* cbd_query */
     Stage *stage;
     PyObject *prims; /* made at the first use */
+    PyObject *keep;  /* what it was made of and keeps alive, or NULL */
 } Query;
 
 typedef struct {
@@ -223,7 +233,7 @@ typedef struct {
 } Op;
 
 extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
-    Snapshot_Type;
+    Snapshot_Type, Cursor_Type;
 
 PyObject *query_new(Stage *stage, cbd_query *query); /* takes the query */
 cbd_query *query_enter(PyObject *query);             /* NULL with an exception: not a query, or released */
@@ -237,17 +247,16 @@ PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32
 PyObject *read_new(cbd_read *read);                   /* takes the read */
 /* Takes the group. managed: its last reference may go without a release and without a warning. */
 PyObject *read_group_new(const cbd_read_group *group, bool managed);
-/* NotSupported where one is given; else not NULL, and nothing to give back. */
-PyObject *refuse_history(PyObject *at, PyObject *since);
-/* An open read of the names; NULL with an exception. snapshot NULL: of the newest epoch. */
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes);
+/* An open read of the names; NULL with an exception. snapshot NULL: of the stage, in the range; else what changed since
+ * the cursor, or all of it where that is NULL. */
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+                    const cbd_cursor *since);
 PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
 PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
-/* The view of a read group; row: of its first prim alone, without the axis of rows. */
-View *view_of_read_group(const cbd_read_group *group, PyObject *name, bool row);
+/* The view of a read group's tensor `index`; row: of its first prim alone, without the axis of rows. */
+View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t index, bool row);
 
-/* write.c: Stage's methods that write; read.c: those that read. */
-extern PyMethodDef stage_write_methods[], stage_read_methods[];
-PyObject *not_in_this_version(const char *what);
+/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
+extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
 
 #endif

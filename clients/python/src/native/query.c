@@ -16,6 +16,7 @@ PyObject *query_new(Stage *stage, cbd_query *query)
     self->handle = (struct handle){query, 0, false};
     self->stage = (Stage *)Py_NewRef(stage);
     self->prims = NULL;
+    self->keep = NULL;
     return (PyObject *)self;
 }
 
@@ -47,6 +48,7 @@ static void query_dealloc(PyObject *self)
     if (PyObject_CallFinalizerFromDealloc(self) < 0)
         return;
     Py_XDECREF(((Query *)self)->prims);
+    Py_XDECREF(((Query *)self)->keep);
     Py_DECREF(((Query *)self)->stage);
     PyObject_Free(self);
 }
@@ -54,6 +56,7 @@ static void query_dealloc(PyObject *self)
 static PyObject *query_release(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     handle_release(&((Query *)self)->handle, give_back);
+    Py_CLEAR(((Query *)self)->keep);
     Py_RETURN_NONE;
 }
 
@@ -68,6 +71,60 @@ static PyObject *query_begin(PyObject *self, PyObject *Py_UNUSED(unused))
 static PyObject *query_end(PyObject *self, PyObject *Py_UNUSED(args))
 {
     return query_release(self, NULL);
+}
+
+static PyObject *query_wait(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"timeout", NULL};
+    PyObject *timeout = Py_None;
+    uint64_t timeout_ns, deadline, turn;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:wait", names, &timeout) || convert_timeout(timeout, &timeout_ns) < 0)
+        return NULL;
+    cbd_query *query = query_enter(self);
+    if (query == NULL)
+        return NULL;
+    cbd_error error;
+    cbd_status status;
+    deadline = deadline_after(timeout_ns);
+    do {
+        turn = timeout_ns == 0 ? 0 : turn_before(deadline);
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_query_wait(query, turn, &error);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() < 0)
+            break;
+    } while (status == CBD_STATUS_TIMEOUT && turn != 0);
+    query_leave(self);
+    if (PyErr_Occurred())
+        return NULL;
+    return status == CBD_STATUS_OK ? Py_NewRef(self) : raise_error(status, &error);
+}
+
+/* NULL where it is not known: with an exception, or, with one of TIMEOUT, while it runs. */
+static PyObject *query_attributes(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_query_result *result;
+    cbd_error error;
+    cbd_query *query = query_enter(self);
+    if (query == NULL)
+        return NULL;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_query_get_result(query, &result, &error);
+    Py_END_ALLOW_THREADS
+    query_leave(self);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    PyObject *names = PyTuple_New((Py_ssize_t)result->attribute_count);
+    for (size_t i = 0; names != NULL && i < result->attribute_count; i++) {
+        PyObject *name = PyUnicode_DecodeUTF8(result->attributes[i], (Py_ssize_t)strlen(result->attributes[i]), "replace");
+        if (name == NULL)
+            Py_CLEAR(names);
+        else
+            PyTuple_SET_ITEM(names, (Py_ssize_t)i, name);
+    }
+    cbd_query_result_release(result);
+    return names;
 }
 
 static Py_ssize_t query_length(PyObject *self)
@@ -86,10 +143,14 @@ static PyObject *query_prims(PyObject *self, void *Py_UNUSED(closure))
     if (query == NULL)
         return NULL;
     Query *object = (Query *)self;
-    if (object->prims == NULL)
+    cbd_error error;
+    cbd_status status = cbd_query_wait(query, 0, &error);
+    if (status != CBD_STATUS_OK)
+        raise_error(status, &error);
+    else if (object->prims == NULL)
         object->prims = array_of_copy(cbd_query_ids(query), cbd_query_size(query), CBD_DTYPE_UINT, 64);
     query_leave(self);
-    return Py_XNewRef(object->prims);
+    return PyErr_Occurred() ? NULL : Py_XNewRef(object->prims);
 }
 
 static PyObject *query_repr(PyObject *self)
@@ -104,11 +165,17 @@ static PyObject *query_repr(PyObject *self)
 static PyMappingMethods query_mapping = {.mp_length = query_length};
 
 static PyGetSetDef query_getset[] = {
-    {"prims", query_prims, NULL, "The path ids in order: uint64, shape (len(query),), a copy.", NULL},
+    {"prims", query_prims, NULL, "The path ids in order: uint64, shape (len(query),), a copy. Raises Timeout while it runs.", NULL},
+    {"attributes", query_attributes, NULL,
+     "The attributes that Stage.query found on the prims, as a tuple; empty of explicit paths. Raises Timeout while it runs.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef query_methods[] = {
+    {"wait", (PyCFunction)(void (*)(void))query_wait, METH_VARARGS | METH_KEYWORDS,
+     "wait(timeout=None)\n--\n\nWaits until a query that was made with wait=False is known; returns it. Before, its length\n"
+     "is 0. Raises the query's own error, and Timeout: it may be waited for again."},
     {"release", query_release, METH_NOARGS, "release()\n--\n\nGives the query back. Groups made through it stay valid."},
     {"__enter__", query_begin, METH_NOARGS, NULL},
     {"__exit__", query_end, METH_VARARGS, NULL},

@@ -7,6 +7,7 @@ typedef struct {
     PyObject_HEAD
     cbd_read *read; /* NULL: released, or everything was fetched */
     uint64_t epoch;
+    bool fetched; /* once: then nothing is waited for */
 } Read;
 
 PyObject *read_new(cbd_read *read)
@@ -18,6 +19,7 @@ PyObject *read_new(cbd_read *read)
     }
     self->read = read;
     self->epoch = cbd_read_epoch(read);
+    self->fetched = false;
     return (PyObject *)self;
 }
 
@@ -51,7 +53,19 @@ static PyObject *fetch(Read *read, bool managed)
         return NULL; /* END, and END again */
     const cbd_read_group *group;
     cbd_error error;
-    cbd_status status = cbd_fetch_read_next(read->read, &group, &error);
+    cbd_read *pointer = read->read;
+    cbd_status status;
+    if (read->fetched) {
+        status = cbd_fetch_read_next(pointer, &group, &error);
+    } else { /* the query may still be running */
+        read->read = NULL; /* ours alone meanwhile */
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_fetch_read_next(pointer, &group, &error);
+        Py_END_ALLOW_THREADS
+        read->read = pointer;
+        read->epoch = cbd_read_epoch(pointer);
+        read->fetched = status == CBD_STATUS_OK || status == CBD_STATUS_END;
+    }
     if (status == CBD_STATUS_OK)
         return read_group_new(group, managed);
     if (status != CBD_STATUS_END)
@@ -109,14 +123,8 @@ PyTypeObject Read_Type = {
 
 /* ---- opening one ------------------------------------------------------------------- */
 
-PyObject *refuse_history(PyObject *at, PyObject *since)
-{
-    if (at != Py_None)
-        return not_in_this_version("reads as of an earlier ordinal (at=) are");
-    return since == Py_None ? Py_None : not_in_this_version("reads of what changed (since=) are");
-}
-
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes)
+cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+                    const cbd_cursor *since)
 {
     struct texts texts;
     cbd_query *pointer = query_enter(query);
@@ -128,8 +136,8 @@ cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, P
         cbd_status status;
         Py_BEGIN_ALLOW_THREADS
         status = snapshot != NULL
-                     ? cbd_snapshot_read(snapshot, pointer, texts.texts, texts.count, &read, &error)
-                     : cbd_read_attributes(stage, pointer, texts.texts, texts.count, &read, &error);
+                     ? cbd_snapshot_read_since(snapshot, pointer, texts.texts, texts.count, since, &read, &error)
+                     : cbd_read_range(stage, pointer, texts.texts, texts.count, range, &read, &error);
         Py_END_ALLOW_THREADS
         texts_close(&texts);
         if (status != CBD_STATUS_OK)
@@ -145,11 +153,29 @@ static PyObject *stage_read_attributes(PyObject *self, PyObject *args, PyObject 
 {
     static char *names[] = {"query", "attributes", "at", "since", NULL};
     PyObject *query, *attributes, *at = Py_None, *since = Py_None;
+    cbd_range range = {0, 0, 0, 0};
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO:read_attributes", names, &query, &attributes, &at, &since) ||
-        refuse_history(at, since) == NULL)
+        (at != Py_None && convert_u64(at, "at", &range.at) < 0) ||
+        (since != Py_None && convert_u64(since, "since", &range.since) < 0))
         return NULL;
-    cbd_read *read = open_read(((Stage *)self)->stage, NULL, query, attributes);
+    range.has_at = at != Py_None;
+    range.has_since = since != Py_None;
+    cbd_read *read = open_read(((Stage *)self)->stage, NULL, query, attributes, &range, NULL);
     return read == NULL ? NULL : read_new(read);
+}
+
+static PyObject *stage_frontier(PyObject *self, PyObject *name)
+{
+    const char *text = convert_text(name, "name");
+    uint64_t frontier;
+    cbd_error error;
+    cbd_status status;
+    if (text == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_frontier(((Stage *)self)->stage, text, &frontier, &error);
+    Py_END_ALLOW_THREADS
+    return status == CBD_STATUS_OK ? PyLong_FromUnsignedLongLong(frontier) : raise_error(status, &error);
 }
 
 static PyObject *stage_latest(PyObject *self, PyObject *name)
@@ -165,7 +191,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
     Py_END_ALLOW_THREADS
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    View *view = view_of_read_group(group, name, false);
+    View *view = view_of_read_group(group, name, 0, false);
     cbd_release_group(group);
     return (PyObject *)view;
 }
@@ -174,8 +200,15 @@ PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
      "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
-     "exist or was never sealed gives no\ngroup. Raises LimitReached when this client has too much pinned, naming its oldest "
-     "pins."},
+     "exist or was never sealed gives no\ngroup.\n\n"
+     "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
+     "written, and groups with is_delete of prims that are gone. Both: what changed up to at.\n\n"
+     "Raises LimitReached when this client has too much pinned, naming its oldest pins; FloorViolation for an\nat above "
+     "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
+     "before the frontier; InvalidArgument for a since above at."},
+    {"frontier", stage_frontier, METH_O,
+     "frontier(name)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
+     "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
     {"latest", stage_latest, METH_O,
      "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
      "Raises NotFound."},

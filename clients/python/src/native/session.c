@@ -215,12 +215,16 @@ static PyObject *session_end(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static View *group_view(MapSession *session, struct staging *staging, bool readonly, bool row)
+/* The view of tensor `index` of a group. */
+static View *group_view(MapSession *session, struct staging *staging, Py_ssize_t index, bool readonly, bool row)
 {
     const cbd_group *group = staging->group;
     int skip = row ? 1 : 0;
-    View *view = view_new(lease_of_staging(staging), group->data, readonly, group->schema.code, group->schema.bits,
-                          group->ndim - skip, group->shape + skip);
+    struct lease *lease = lease_of_staging(staging);
+    View *view = group->arrays != NULL
+                     ? view_of_elements(lease, group->arrays[index].data, readonly, &group->schema, group->arrays[index].elements)
+                     : view_new(lease, group->data, readonly, group->schema.code, group->schema.bits, group->ndim - skip,
+                                group->shape + skip);
     if (view != NULL) {
         view->attribute = Py_NewRef(session->name);
         view->semantic = group->schema.semantic;
@@ -235,6 +239,11 @@ static struct staging *only_group(MapSession *session)
     struct staging *staging = group_at(session, 0);
     if (staging == NULL && !PyErr_Occurred())
         raise_format(CBD_STATUS_NOT_FOUND, "this map session has no group");
+    if (staging != NULL && staging->group->arrays != NULL) {
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "'%.200s' is of kind array: each prim's row has a length of its own; use the "
+                     "group's array(i)", PyUnicode_AsUTF8(session->name));
+        return NULL;
+    }
     return staging;
 }
 
@@ -242,14 +251,14 @@ static PyObject *session_array(PyObject *self, void *Py_UNUSED(closure))
 {
     MapSession *session = (MapSession *)self;
     struct staging *staging = only_group(session);
-    return staging == NULL ? NULL : view_array(group_view(session, staging, false, session->root));
+    return staging == NULL ? NULL : view_array(group_view(session, staging, 0, false, session->root));
 }
 
 static PyObject *session_view(PyObject *self, void *Py_UNUSED(closure))
 {
     MapSession *session = (MapSession *)self;
     struct staging *staging = only_group(session);
-    return staging == NULL ? NULL : (PyObject *)group_view(session, staging, false, session->root);
+    return staging == NULL ? NULL : (PyObject *)group_view(session, staging, 0, false, session->root);
 }
 
 static PyObject *session_op(PyObject *self, void *Py_UNUSED(closure))
@@ -327,15 +336,23 @@ static const cbd_group *group_open(PyObject *self)
     return NULL;
 }
 
+/* group_open, where the group has tensor `index`. */
+static const cbd_group *group_with(PyObject *self, Py_ssize_t index)
+{
+    const cbd_group *group = group_open(self);
+    if (group == NULL)
+        return NULL;
+    return check_index(index, group->arrays != NULL ? group->rows : 1) < 0 ? NULL : group;
+}
+
 static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"i", "flat", NULL};
     Py_ssize_t index = 0;
     int flat = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || check_index(index) < 0 ||
-        group_open(self) == NULL)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || group_with(self, index) == NULL)
         return NULL;
-    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, false, false);
+    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, index, false, false);
     return view_array(flat ? view_flat(view) : view);
 }
 
@@ -344,10 +361,9 @@ static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords
     static char *names[] = {"i", "readonly", NULL};
     Py_ssize_t index = 0;
     int readonly = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) ||
-        check_index(index) < 0 || group_open(self) == NULL)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) || group_with(self, index) == NULL)
         return NULL;
-    return (PyObject *)group_view(((Group *)self)->session, ((Group *)self)->staging, readonly != 0, false);
+    return (PyObject *)group_view(((Group *)self)->session, ((Group *)self)->staging, index, readonly != 0, false);
 }
 
 static PyObject *group_unmap(PyObject *self, PyObject *args, PyObject *keywords)
@@ -392,6 +408,8 @@ static PyObject *group_attribute(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *group_shape(PyObject *self, void *Py_UNUSED(closure))
 {
     const cbd_group *group = group_open(self);
+    if (group != NULL && group->arrays != NULL)
+        Py_RETURN_NONE;
     return group == NULL ? NULL : shape_object(group->shape, group->ndim);
 }
 
@@ -424,11 +442,11 @@ static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
 static PyGetSetDef group_getset[] = {
     {"attribute", group_attribute, NULL, "The attribute's name.", NULL},
     {"prims", group_prims, NULL, "The path ids of the rows: uint64, shape (rows,), a copy.", NULL},
-    {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]).", NULL},
+    {"shape", group_shape, NULL, "The shape of array(0): (rows, *row_shape[, lanes]). None of array kind.", NULL},
     {"row_shape", group_row_shape, NULL, "The shape of one row, without lanes.", NULL},
     {"dtype", group_dtype, NULL, "The element type with its lanes, a callboard.DType.", NULL},
     {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
-    {"is_array", group_is_array, NULL, "True for the array kind.", NULL},
+    {"is_array", group_is_array, NULL, "True for the array kind: array(i) is row i, of as many elements as element_sizes said.", NULL},
     NUMBER("rows", rows, "The number of rows."),
     NUMBER("index", index, "Which group of the session this is."),
     NUMBER("first_prim", first_prim, "Row 0 is this prim of the query, row 1 the next."),

@@ -8,8 +8,14 @@ typedef struct {
     struct handle handle; /* cbd_snapshot */
     Stage *stage;
     uint64_t epoch, stamp_ns;
-    bool managed; /* made by watch() */
+    bool managed;     /* made by watch() */
+    PyObject *cursor; /* made at the first use */
 } Snapshot;
+
+typedef struct {
+    PyObject_HEAD
+    cbd_cursor *cursor;
+} Cursor;
 
 static void give_back(void *snapshot)
 {
@@ -28,6 +34,7 @@ static PyObject *snapshot_new(Stage *stage, cbd_snapshot *snapshot)
     self->epoch = cbd_snapshot_epoch(snapshot);
     self->stamp_ns = cbd_snapshot_stamp(snapshot);
     self->managed = false;
+    self->cursor = NULL;
     return (PyObject *)self;
 }
 
@@ -45,6 +52,7 @@ static void snapshot_dealloc(PyObject *self)
     if (PyObject_CallFinalizerFromDealloc(self) < 0)
         return;
     Py_DECREF(((Snapshot *)self)->stage);
+    Py_XDECREF(((Snapshot *)self)->cursor);
     PyObject_Free(self);
 }
 
@@ -68,13 +76,14 @@ static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keyword
     static char *names[] = {"query", "attributes", "since", NULL};
     PyObject *query, *attributes, *since = Py_None;
     Snapshot *snapshot = (Snapshot *)self;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$O:read", names, &query, &attributes, &since) ||
-        refuse_history(Py_None, since) == NULL)
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$O:read", names, &query, &attributes, &since))
         return NULL;
+    if (since != Py_None && !Py_IS_TYPE(since, &Cursor_Type))
+        return PyErr_Format(PyExc_TypeError, "since must be the cursor of a snapshot or None, not %.100s", Py_TYPE(since)->tp_name);
     cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)
         return NULL;
-    cbd_read *read = open_read(NULL, pointer, query, attributes);
+    cbd_read *read = open_read(NULL, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor);
     handle_leave(&snapshot->handle, give_back);
     return read == NULL ? NULL : read_new(read);
 }
@@ -108,7 +117,7 @@ static PyObject *snapshot_get(PyObject *self, PyObject *name)
                             (unsigned long long)snapshot->epoch, text);
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    View *view = view_of_read_group(group, name, true);
+    View *view = view_of_read_group(group, name, 0, true);
     cbd_release_group(group);
     return (PyObject *)view;
 }
@@ -152,6 +161,33 @@ static PyObject *snapshot_floor(PyObject *self, PyObject *args, PyObject *keywor
     return status == CBD_STATUS_OK ? PyLong_FromUnsignedLongLong(floor) : raise_error(status, &error);
 }
 
+static PyObject *snapshot_cursor(PyObject *self, void *Py_UNUSED(closure))
+{
+    Snapshot *snapshot = (Snapshot *)self;
+    if (snapshot->cursor != NULL)
+        return Py_NewRef(snapshot->cursor);
+    cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
+    if (pointer == NULL)
+        return NULL;
+    cbd_cursor *cursor;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_snapshot_cursor(pointer, &cursor, &error);
+    Py_END_ALLOW_THREADS
+    handle_leave(&snapshot->handle, give_back);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    Cursor *object = PyObject_New(Cursor, &Cursor_Type);
+    if (object == NULL) {
+        cbd_cursor_release(cursor);
+        return NULL;
+    }
+    object->cursor = cursor;
+    Py_XSETREF(snapshot->cursor, (PyObject *)object); /* another thread may have been faster */
+    return Py_NewRef(snapshot->cursor);
+}
+
 static PyObject *snapshot_repr(PyObject *self)
 {
     Snapshot *snapshot = (Snapshot *)self;
@@ -163,14 +199,23 @@ static PyMappingMethods snapshot_mapping = {.mp_subscript = snapshot_get};
 
 static PyMemberDef snapshot_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Snapshot, epoch), READONLY, "The epoch; 0: nothing was sealed."},
-    {"cursor", T_ULONGLONG, offsetof(Snapshot, epoch), READONLY, "Where a later read of what changed goes on from."},
     {"stamp_ns", T_ULONGLONG, offsetof(Snapshot, stamp_ns), READONLY, "The time of its last seal, ns since 1970; 0: none."},
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef snapshot_getset[] = {
+    {"cursor", snapshot_cursor, NULL,
+     "How far the snapshot goes, a Cursor: what read(since=...) of a later snapshot begins after. It outlives the\nsnapshot, "
+     "but is to be asked for before its release.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMethodDef snapshot_methods[] = {
     {"read", (PyCFunction)(void (*)(void))snapshot_read, METH_VARARGS | METH_KEYWORDS,
-     "read(query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch."},
+     "read(query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
+     "earlier snapshot: only what changed\nin between, the rows that were written and groups with is_delete of prims that are "
+     "gone. Reads from cursor to\ncursor have each sealed change exactly once; the first of them is one without since. Raises "
+     "OutOfRange when\nmore was deleted since than is remembered: then read the whole."},
     {"floor", (PyCFunction)(void (*)(void))snapshot_floor, METH_VARARGS | METH_KEYWORDS,
      "floor(name=None)\n--\n\nAs Stage.write_floor, at the snapshot's epoch."},
     {"torch", (PyCFunction)(void (*)(void))snapshot_torch, METH_VARARGS | METH_KEYWORDS,
@@ -193,6 +238,40 @@ PyTypeObject Snapshot_Type = {
     .tp_as_mapping = &snapshot_mapping,
     .tp_methods = snapshot_methods,
     .tp_members = snapshot_members,
+    .tp_getset = snapshot_getset,
+};
+
+/* ---- cursors --------------------------------------------------------------------------- */
+
+static void cursor_dealloc(PyObject *self)
+{
+    cbd_cursor_release(((Cursor *)self)->cursor);
+    PyObject_Free(self);
+}
+
+static PyObject *cursor_epoch(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(cbd_cursor_epoch(((Cursor *)self)->cursor));
+}
+
+static PyObject *cursor_repr(PyObject *self)
+{
+    return PyUnicode_FromFormat("<callboard.Cursor of epoch %llu>", (unsigned long long)cbd_cursor_epoch(((Cursor *)self)->cursor));
+}
+
+static PyGetSetDef cursor_getset[] = {
+    {"epoch", cursor_epoch, NULL, "The epoch of its snapshot.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject Cursor_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Cursor",
+    .tp_doc = "How far a snapshot goes: see Snapshot.read. It holds nothing of the stage, whose generation it is of.",
+    .tp_basicsize = sizeof(Cursor),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = cursor_dealloc,
+    .tp_repr = cursor_repr,
+    .tp_getset = cursor_getset,
 };
 
 /* ---- making one, for Stage ------------------------------------------------------------ */

@@ -60,6 +60,18 @@ static bool is_date(PyObject *from)
     return strcmp(type, "numpy.datetime64") == 0 || strcmp(type, "numpy.timedelta64") == 0;
 }
 
+int input_room(struct input *input, int ndim)
+{
+    input->shape = input->few;
+    if (ndim > CBD_NDIM_MAX && (input->shape = PyMem_New(int64_t, 2 * (size_t)ndim)) == NULL) {
+        input->shape = input->few;
+        PyErr_NoMemory();
+        return -1;
+    }
+    input->strides = input->shape + (ndim > CBD_NDIM_MAX ? ndim : CBD_NDIM_MAX);
+    return 0;
+}
+
 static int from_buffer(struct input *input, PyObject *from)
 {
     if (is_date(from))
@@ -76,6 +88,8 @@ static int from_buffer(struct input *input, PyObject *from)
         return -1;
     if (PyObject_TypeCheck(from, &View_Type)) /* it knows more than its format can say */
         tensor->code = ((View *)from)->code;
+    if (input_room(input, buffer->ndim) < 0)
+        return -1;
     tensor->data = buffer->buf;
     tensor->ndim = buffer->ndim;
     tensor->shape = input->shape;
@@ -211,8 +225,8 @@ static int apply_dtype(cbd_tensor *tensor, PyObject *dtype)
 
 int input_open(struct input *input, PyObject *from, PyObject *dtype)
 {
-    /* shape and strides are filled as far as ndim goes */
     memset(&input->tensor, 0, sizeof input->tensor);
+    input->shape = input->few;
     input->has_buffer = input->versioned = false;
     input->managed = input->copy = NULL;
 
@@ -230,6 +244,76 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
     return result;
 }
 
+/* ---- elements of an array attribute --------------------------------------------------- */
+
+/* Row-major, from dimension `at` on. */
+static char *copy_compact(char *to, const char *from, const cbd_tensor *tensor, int32_t at, int64_t item)
+{
+    if (at == tensor->ndim) {
+        memcpy(to, from, (size_t)item);
+        return to + item;
+    }
+    for (int64_t i = 0; i < tensor->shape[at]; i++)
+        to = copy_compact(to, from + i * tensor->strides[at] * item, tensor, at + 1, item);
+    return to;
+}
+
+/* Makes lanes of the trailing dimensions, in place where they lie compact. */
+static int fold_lanes(struct input *input, uint16_t lanes)
+{
+    cbd_tensor *tensor = &input->tensor;
+    int64_t folded = tensor->lanes, item = tensor->bits / 8 * (int64_t)tensor->lanes, count = 1;
+    int32_t kept = tensor->ndim;
+    bool compact = true;
+    if (tensor->lanes == lanes)
+        return 0;
+    for (; kept > 1 && folded < lanes; kept--) { /* apply_dtype has seen that this ends at lanes */
+        if (tensor->strides != NULL && tensor->shape[kept - 1] != 1 && tensor->strides[kept - 1] * tensor->lanes != folded)
+            compact = false;
+        folded *= tensor->shape[kept - 1];
+    }
+    int64_t by = folded / tensor->lanes;
+    for (int32_t i = 0; i < tensor->ndim; i++) {
+        count *= tensor->shape[i];
+        if (i < kept && tensor->strides != NULL && tensor->strides[i] % by != 0)
+            compact = false;
+    }
+    if (!compact && count > 0) {
+        void *copy = PyMem_Malloc((size_t)(count * item));
+        if (copy == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        copy_compact(copy, tensor->data, tensor, 0, item);
+        PyMem_Free(input->copy);
+        tensor->data = input->copy = copy;
+        tensor->strides = NULL;
+    }
+    for (int32_t i = 0; i < kept && tensor->strides != NULL; i++)
+        input->strides[i] /= by;
+    tensor->ndim = kept;
+    tensor->lanes = lanes;
+    return 0;
+}
+
+int input_open_elements(struct input *input, PyObject *from, PyObject *dtype)
+{
+    PyObject *bytes = PyUnicode_Check(from) ? PyUnicode_AsUTF8String(from) : Py_NewRef(from);
+    if (bytes == NULL)
+        return -1;
+    int result = input_open(input, bytes, dtype);
+    Py_DECREF(bytes); /* the buffer keeps it */
+    if (result < 0 || dtype == NULL || dtype == Py_None)
+        return result;
+    uint8_t code, bits;
+    uint16_t lanes;
+    if (convert_dtype(dtype, &code, &bits, &lanes) < 0 || fold_lanes(input, lanes) < 0) {
+        input_close(input);
+        return -1;
+    }
+    return 0;
+}
+
 void input_close(struct input *input)
 {
     /* An exception may be on its way past here; the exporter must not disturb it. */
@@ -240,6 +324,9 @@ void input_close(struct input *input)
     if (input->managed != NULL)
         dlpack_give_back(input);
     PyMem_Free(input->copy);
+    if (input->shape != input->few)
+        PyMem_Free(input->shape);
+    input->shape = input->few;
     input->has_buffer = false;
     input->copy = NULL;
     PyErr_Restore(type, value, traceback);

@@ -40,6 +40,12 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
     return view;
 }
 
+View *view_of_elements(struct lease *lease, const void *data, bool readonly, const cbd_schema *schema, uint64_t elements)
+{
+    const int64_t shape[2] = {(int64_t)elements, schema->lanes};
+    return view_new(lease, data, readonly, schema->code, schema->bits, schema->lanes > 1 ? 2 : 1, shape);
+}
+
 static void view_dealloc(PyObject *self)
 {
     View *view = (View *)self;

@@ -17,7 +17,9 @@ struct said {
 };
 
 struct entry {
-    struct input input;
+    struct input input;  /* of fixed kind, or packed */
+    struct input *rows;  /* of array kind: one for each source row, else NULL */
+    cbd_tensor *tensors; /* of rows */
     cbd_write_options options;
     uint32_t *index_map;
     uint64_t *mask;
@@ -103,23 +105,89 @@ static int read_options(struct entry *entry, const struct said *said)
     return said->mask == Py_None ? 0 : read_mask(entry, said->mask);
 }
 
+static const cbd_tensor *tensors_of(const struct entry *entry)
+{
+    return entry->rows != NULL ? entry->tensors : &entry->input.tensor;
+}
+
 static void entry_close(struct entry *entry)
 {
-    input_close(&entry->input);
+    if (entry->rows == NULL)
+        input_close(&entry->input);
+    for (uint64_t i = 0; entry->rows != NULL && i < entry->options.tensor_count; i++)
+        input_close(&entry->rows[i]);
+    PyMem_Free(entry->rows);
+    PyMem_Free(entry->tensors);
     PyMem_Free(entry->index_map);
     PyMem_Free(entry->mask);
 }
 
+/* A list of anything but numbers has a row of an array attribute in each place. */
+static bool is_list_of_rows(PyObject *array)
+{
+    if (!PyList_Check(array) && !PyTuple_Check(array))
+        return false;
+    if (PySequence_Fast_GET_SIZE(array) == 0)
+        return true;
+    PyObject *first = PySequence_Fast_GET_ITEM(array, 0);
+    return !PyFloat_Check(first) && !PyLong_Check(first) && !PyComplex_Check(first);
+}
+
+/* Says in which of several something is wrong. */
+static void name_row(uint64_t i)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if ((type == PyExc_TypeError || type == PyExc_ValueError) && value != NULL) {
+        PyErr_Format(type, "array[%llu]: %S", (unsigned long long)i, value);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    } else {
+        PyErr_Restore(type, value, traceback);
+    }
+}
+
+static int open_rows(struct entry *entry, const struct said *said)
+{
+    PyObject *list = PySequence_Tuple(said->array); /* another thread may change a list meanwhile */
+    if (list == NULL)
+        return -1;
+    uint64_t count = (uint64_t)PyTuple_GET_SIZE(list), open = 0;
+    if (count == 0)
+        PyErr_SetString(PyExc_ValueError, "array is an empty list, which has no element type: give an empty array for no rows");
+    else if ((entry->rows = PyMem_New(struct input, count)) == NULL || (entry->tensors = PyMem_New(cbd_tensor, count)) == NULL)
+        PyErr_NoMemory();
+    for (; !PyErr_Occurred() && open < count; open++) {
+        if (input_open_elements(&entry->rows[open], PyTuple_GET_ITEM(list, (Py_ssize_t)open), said->dtype) < 0) {
+            name_row(open);
+            break;
+        }
+        entry->tensors[open] = entry->rows[open].tensor;
+    }
+    Py_DECREF(list);
+    entry->options.tensor_count = open;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int entry_open(struct entry *entry, const struct said *said)
 {
-    if (said->is_array) { /* before the input: what it would have to be is not known here yet */
-        raise_format(CBD_STATUS_NOT_SUPPORTED, "array attributes are not part of this version; write a fixed one, with row_shape");
-        return -1;
-    }
+    int opened;
     entry->options = cbd_write_options_default();
     entry->index_map = NULL;
     entry->mask = NULL;
-    if (input_open(&entry->input, said->array, said->dtype) < 0)
+    entry->rows = NULL;
+    entry->tensors = NULL;
+    if (said->is_array && is_list_of_rows(said->array)) {
+        opened = open_rows(entry, said);
+        if (opened < 0 && entry->rows != NULL)
+            entry_close(entry);
+    } else if (said->is_array) {
+        opened = input_open_elements(&entry->input, said->array, said->dtype);
+    } else {
+        opened = input_open(&entry->input, said->array, said->dtype);
+    }
+    if (opened < 0)
         return -1;
     if (read_options(entry, said) == 0)
         return 0;
@@ -138,7 +206,7 @@ static PyObject *submit(Stage *stage, PyObject *query, const char *name, struct 
     if (pointer == NULL)
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = cbd_write_attribute(stage->stage, pointer, name, &entry->input.tensor, &entry->options, &op, &error);
+    status = cbd_write_attribute(stage->stage, pointer, name, tensors_of(entry), &entry->options, &op, &error);
     Py_END_ALLOW_THREADS
     query_leave(query);
     return status == CBD_STATUS_OK ? op_new(stage, op) : raise_error(status, &error);
@@ -199,7 +267,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
                               &said.is_array, &said.row_shape, &said.count, &said.index_map, &said.mask, &said.dtype) ||
             (text = convert_text(name, "name")) == NULL || entry_open(&entries[open], &said) < 0)
             break;
-        writes[open] = (cbd_write_entry){text, &entries[open].input.tensor, &entries[open].options};
+        writes[open] = (cbd_write_entry){text, tensors_of(&entries[open]), &entries[open].options};
     }
     if (!PyErr_Occurred()) {
         cbd_op *op;
@@ -328,6 +396,27 @@ static PyObject *open_session(Stage *stage, PyObject *query, PyObject *name, con
     return status == CBD_STATUS_OK ? session_new(stage, session, name, unmap_flags, root) : raise_error(status, &error);
 }
 
+/* element_sizes; NULL with an exception. */
+static uint64_t *read_sizes(PyObject *from, uint64_t *count)
+{
+    PyObject *list = PySequence_List(from);
+    if (list == NULL)
+        return NULL;
+    *count = (uint64_t)PyList_GET_SIZE(list);
+    uint64_t *sizes = PyMem_New(uint64_t, *count + 1);
+    if (sizes == NULL)
+        PyErr_NoMemory();
+    for (uint64_t i = 0; sizes != NULL && i < *count; i++) {
+        char element[ELEMENT_BYTES];
+        if (convert_u64(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "element_sizes", i), &sizes[i]) < 0) {
+            PyMem_Free(sizes);
+            sizes = NULL;
+        }
+    }
+    Py_DECREF(list);
+    return sizes;
+}
+
 static PyObject *stage_map_attribute(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"query", "name",     "dtype",      "ordinal",   "element_sizes", "row_shape",
@@ -335,6 +424,7 @@ static PyObject *stage_map_attribute(PyObject *self, PyObject *args, PyObject *k
     PyObject *query, *name, *dtype = Py_None, *ordinal = NULL, *element_sizes = Py_None, *row_shape = Py_None;
     PyObject *init = NULL, *semantic = NULL, *group_rows = NULL, *prim_mode = NULL;
     cbd_map_options options = {0};
+    uint64_t *sizes = NULL;
     int is_array = 0;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOOOOOOp:map_attribute", names, &query, &name, &dtype,
                                      &ordinal, &element_sizes, &row_shape, &init, &semantic, &group_rows, &prim_mode,
@@ -352,10 +442,13 @@ static PyObject *stage_map_attribute(PyObject *self, PyObject *args, PyObject *k
         (group_rows != NULL && convert_u64(group_rows, "group_rows", &options.group_rows) < 0) ||
         (prim_mode != NULL && convert_u32(prim_mode, "prim_mode", 0, CBD_MODE_INSERT, &options.prim_mode) < 0))
         return NULL;
-    if (element_sizes != Py_None)
-        return not_in_this_version("array attributes, and so element_sizes, are");
+    if (element_sizes != Py_None && (sizes = read_sizes(element_sizes, &options.element_size_count)) == NULL)
+        return NULL;
     options.is_array = (uint32_t)is_array;
-    return open_session((Stage *)self, query, name, &options, 0, false);
+    options.element_sizes = sizes;
+    PyObject *session = open_session((Stage *)self, query, name, &options, 0, false);
+    PyMem_Free(sizes);
+    return session;
 }
 
 static PyObject *stage_map(PyObject *self, PyObject *args, PyObject *keywords)
@@ -504,6 +597,10 @@ PyMethodDef stage_write_methods[] = {
      "passed on: the broker decides, and the Op's wait raises InvalidArgument.\n"
      "count: the leading prims that are meant; None: all. index_map: the row for each of them. mask: 64-bit\n"
      "words, bit i of them for prim i; needs count, at least ceil(count/64) words; extra words are ignored.\n"
+     "is_array: each prim has a row of its own length, and nothing folds: (n, 3) of float32 is 3 n elements, unless\n"
+     "dtype='float32x3' says that it is n of them. A list of arrays (or of str or bytes, as uint8) has a row in each\n"
+     "place; one array is packed, and cut into rows of equal length: as many as prims are meant, or with an\n"
+     "index_map as its highest entry says.\n"
      "Raises InvalidArgument (shape, type, semantic), FloorViolation (ordinal 0, or sealed), NotSupported, QueueFull."},
     {"publish", WITH_KEYWORDS(stage_publish),
      "publish(name, array, *, paths=None, semantic=Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
@@ -515,6 +612,7 @@ PyMethodDef stage_write_methods[] = {
      "semantic=Semantic.NONE, group_rows=0, prim_mode=PrimMode.UPSERT, is_array=False)\n--\n\n"
      "Memory for one row per prim, to be filled in place: a MapSession. dtype and row_shape may be left out for\n"
      "an attribute that exists. init: 'none' (unspecified bytes), 'zero', 'current' (the sealed values).\n"
+     "is_array: of each prim a row of element_sizes[i] elements; fill the group's array(i).\n"
      "Waits for the broker. Raises InvalidArgument, FloorViolation, NotSupported, OutOfMemory."},
     {"map", WITH_KEYWORDS(stage_map),
      "map(name, shape=None, dtype=None, *, paths=None, semantic=Semantic.NONE, init='none')\n--\n\n"

@@ -1,0 +1,214 @@
+/* What a commit costs beside the least that moving its bytes costs.
+ *
+ * A round changes some rows of a column that exists: map the rows, fill them from a payload, unmap, seal, wait for the
+ * seal. In the same round the bytes are moved by a plain loop between memory of this program's own:
+ *
+ *     runs     rows of 4 KiB, one run of neighbours at a random place; beside it memcpy of as many bytes, from and to
+ *              places of large arrays where nobody was lately, so that both are cold
+ *     random   rows of 12 bytes, all over the column; beside it a loop that copies each to its row of an array
+ *     append   as many new prims, written first and sealed; beside it 1
+ *     delete   half of those, one operation and a seal each up to a thousand, then in operations of a thousandth
+ *
+ * One line a round: nanoseconds of the whole round, of unmap to the end of the seal, and of what is beside it.
+ *
+ * Usage: cost STAGE runs COLUMN_BYTES CHANGED_BYTES ROUNDS
+ *        cost STAGE random ROWS CHANGED_ROWS ROUNDS
+ *        cost STAGE append|delete PRIMS 0 ROUNDS
+ */
+#include "../relay/rounds.h"
+
+#include "callboard.h"
+
+#define WARM_UP 24 /* rounds until blocks are used again */
+#define PLACES 16  /* different sets of rows, in turn */
+#define RUN_ROW 4096u
+#define SMALL_ROW 12u
+
+static cbd_stage *stage;
+static cbd_error error;
+static uint64_t ordinal;
+static char column[32]; /* this run's attribute */
+
+static void check(cbd_status status, const char *what)
+{
+    if (status == CBD_STATUS_OK)
+        return;
+    fprintf(stderr, "bench: %s: %s: %s\n", what, cbd_status_name(status), error.text);
+    exit(1);
+}
+
+static uint64_t next_random(void)
+{
+    static uint64_t state = 0x9e3779b97f4a7c15u;
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+static void *memory(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (at == MAP_FAILED) {
+        perror("bench: memory");
+        exit(1);
+    }
+    memset(at, 1, bytes);
+    return at;
+}
+
+/* A query of n of the prims /p0, /p1, …: those that which says. */
+static cbd_query *query_of(const uint32_t *which, size_t n, const char *prefix)
+{
+    char *texts = malloc(n * 24);
+    const char **paths = malloc(n * sizeof *paths);
+    for (size_t i = 0; i < n; i++) {
+        paths[i] = texts + i * 24;
+        snprintf(texts + i * 24, 24, "/%s%u", prefix, which == NULL ? (uint32_t)i : which[i]);
+    }
+    cbd_query *query;
+    check(cbd_query_from_path_list(stage, paths, NULL, n, &query, &error), "query");
+    free(paths);
+    free(texts);
+    return query;
+}
+
+static void wait_and_release(cbd_op *op, const char *what)
+{
+    check(cbd_op_wait(op, UINT64_MAX, NULL, &error), what);
+    cbd_op_release(op);
+}
+
+static void seal(void)
+{
+    cbd_op *op;
+    const char *name = column;
+    check(cbd_advance_write_floor(stage, ordinal, CBD_SCOPE_INCLUDE, &name, 1, 0, &op, &error), "seal");
+    wait_and_release(op, "seal");
+}
+
+/* Writes rows of float32 × lanes in place and seals; tells when it handed them over. */
+static uint64_t commit(cbd_query *query, uint16_t lanes, const void *payload, uint64_t bytes)
+{
+    cbd_map_options options = {.ordinal = ++ordinal, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1,
+                               .row_ndim = 1, .row_shape = {lanes}};
+    cbd_session *session;
+    cbd_group *group;
+    cbd_op *unmap;
+    check(cbd_map_attribute(stage, query, column, &options, &session, &error), "map");
+    check(cbd_fetch_map_next(session, &group, &error), "group");
+    memcpy(group->data, payload, bytes);
+    uint64_t handed = now_ns();
+    check(cbd_unmap_attribute(session, 0, &unmap, &error), "unmap");
+    seal();
+    wait_and_release(unmap, "unmap");
+    cbd_session_release(session);
+    return handed;
+}
+
+static void print(uint64_t started, uint64_t handed, uint64_t ended, uint64_t beside)
+{
+    printf("%llu %llu %llu\n", (unsigned long long)(ended - started), (unsigned long long)(ended - handed),
+           (unsigned long long)beside);
+}
+
+static void runs(uint64_t column_bytes, uint64_t changed_bytes, unsigned rounds)
+{
+    uint32_t rows = (uint32_t)(column_bytes / RUN_ROW), changed = (uint32_t)(changed_bytes / RUN_ROW);
+    char *whole = memory(column_bytes), *from = memory(256u << 20), *to = memory(256u << 20);
+    cbd_query *all = query_of(NULL, rows, "p"), *some[PLACES];
+    uint32_t *which = malloc(changed * sizeof *which);
+    for (int i = 0; i < PLACES; i++) {
+        uint32_t first = (uint32_t)(next_random() % (rows - changed + 1));
+        for (uint32_t k = 0; k < changed; k++)
+            which[k] = first + k;
+        some[i] = query_of(which, changed, "p");
+    }
+    commit(all, RUN_ROW / 4, whole, column_bytes);
+    for (unsigned i = 0; i < WARM_UP + rounds; i++) {
+        uint64_t at = next_random() % ((256u << 20) - changed_bytes) & ~63ull, before = now_ns();
+        memcpy(to + at, from + at, changed_bytes);
+        uint64_t started = now_ns(), handed = commit(some[i % PLACES], RUN_ROW / 4, from + at, changed_bytes), ended = now_ns();
+        if (i >= WARM_UP)
+            print(started, handed, ended, started - before);
+    }
+}
+
+static void random_rows(uint32_t rows, uint32_t changed, unsigned rounds)
+{
+    char *whole = memory((size_t)rows * SMALL_ROW), *payload = memory((size_t)changed * SMALL_ROW);
+    cbd_query *all = query_of(NULL, rows, "p"), *some[PLACES];
+    uint32_t *which[PLACES];
+    for (int i = 0; i < PLACES; i++) {
+        which[i] = malloc(changed * sizeof **which);
+        for (uint32_t k = 0; k < changed; k++)
+            which[i][k] = (uint32_t)(next_random() % rows);
+        some[i] = query_of(which[i], changed, "p");
+    }
+    commit(all, SMALL_ROW / 4, whole, (uint64_t)rows * SMALL_ROW);
+    for (unsigned i = 0; i < WARM_UP + rounds; i++) {
+        const uint32_t *to = which[i % PLACES];
+        uint64_t before = now_ns();
+        for (uint32_t k = 0; k < changed; k++)
+            memcpy(whole + (size_t)to[k] * SMALL_ROW, payload + (size_t)k * SMALL_ROW, SMALL_ROW);
+        uint64_t started = now_ns(), handed = commit(some[i % PLACES], SMALL_ROW / 4, payload, (uint64_t)changed * SMALL_ROW);
+        uint64_t ended = now_ns();
+        if (i >= WARM_UP)
+            print(started, handed, ended, started - before);
+    }
+}
+
+static void grow_or_shrink(int deletes, uint32_t prims, unsigned rounds)
+{
+    float *values = memory(prims * sizeof *values + 1);
+    for (unsigned round = 0; round < rounds; round++) {
+        char prefix[16];
+        uint32_t step = prims < 1000 ? 1 : prims / 1000;
+        snprintf(prefix, sizeof prefix, "r%u/", round);
+        cbd_query *all = query_of(NULL, prims, prefix), **parts = malloc((prims / step + 1) * sizeof *parts);
+        uint32_t *which = malloc(step * sizeof *which), n = 0;
+        for (uint32_t first = 0; deletes && first + step <= prims; first += 2 * step) {
+            for (uint32_t k = 0; k < step; k++)
+                which[k] = first + k;
+            parts[n++] = query_of(which, step, prefix);
+        }
+        uint64_t started = now_ns(), handed = commit(all, 1, values, prims * sizeof *values), ended = now_ns();
+        if (deletes) {
+            handed = started = now_ns();
+            for (uint32_t i = 0; i < n; i++) {
+                cbd_op *op;
+                const char *name = column;
+                check(cbd_delete_attributes(stage, parts[i], &name, 1, ++ordinal, &op, &error), "delete");
+                wait_and_release(op, "delete");
+                seal();
+            }
+            ended = now_ns();
+        }
+        print(started, handed, ended, 1);
+        for (uint32_t i = 0; i < n; i++)
+            cbd_query_release(parts[i]);
+        cbd_query_release(all);
+        free(parts);
+        free(which);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 6) {
+        fprintf(stderr, "usage: cost STAGE runs|random|append|delete SIZE CHANGED ROUNDS\n");
+        return 2;
+    }
+    cbd_connect_options options = {.client_name = "bench cost"};
+    check(cbd_connect(argv[1], &options, &stage, &error), "connecting");
+    snprintf(column, sizeof column, "cost%d", (int)getpid());
+    uint64_t size = strtoull(argv[3], NULL, 10), changed = strtoull(argv[4], NULL, 10);
+    unsigned rounds = (unsigned)strtoul(argv[5], NULL, 10);
+    if (strcmp(argv[2], "runs") == 0)
+        runs(size, changed, rounds);
+    else if (strcmp(argv[2], "random") == 0)
+        random_rows((uint32_t)size, (uint32_t)changed, rounds);
+    else
+        grow_or_shrink(strcmp(argv[2], "delete") == 0, (uint32_t)size, rounds);
+    cbd_stage_close(stage);
+    return 0;
+}

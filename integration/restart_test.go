@@ -1,0 +1,154 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	callboard "callboard/clients/go"
+)
+
+// cast is who works on a stage while its broker is killed: processes that say "ready",
+// work until they are told to stop, and then report as producerReport and readerReport
+// say. In whatever language they are, a reader must see no error and no torn or half
+// tick, and a producer nothing but BROKER_RESTARTED, and that only for what was not sealed.
+type cast struct{ producers, readers []*process }
+
+// goCast is three producers and three readers, one of which holds the first snapshot that
+// it sees to the end.
+func goCast(t *testing.T, s *stage) (c cast) {
+	for _, role := range []string{"adopting-producer", "scattering-producer", "publishing-producer"} {
+		p := spawn(t, role, nil, s.Env())
+		p.expect("ready")
+		c.producers = append(c.producers, p)
+	}
+	for i := range 3 {
+		c.readers = append(c.readers, spawn(t, "stress-reader", readerOrder{KeepFirst: i == 0}, s.Env()))
+	}
+	for _, p := range c.readers {
+		p.expect("ready")
+	}
+	return c
+}
+
+func (c cast) everybody() []*process {
+	return append(append([]*process{}, c.producers...), c.readers...)
+}
+
+// resources counts descriptors and mappings of the stage's objects.
+func (c cast) resources(t *testing.T, s *stage) (most int) {
+	for _, p := range c.everybody() {
+		most = max(most, len(openFiles(t, p.cmd.Process.Pid))+len(mapsOf(t, p.cmd.Process.Pid, s.ShmDir)))
+	}
+	return max(most, len(openFiles(t, s.PID()))+len(mapsOf(t, s.PID(), s.ShmDir)))
+}
+
+// end stops everybody and requires that nothing went wrong.
+func (c cast) end(t *testing.T) {
+	t.Helper()
+	restarted, maybe := uint64(0), uint64(0)
+	for _, p := range c.readers {
+		p.tell("stop")
+		var got readerReport
+		p.hear(30*time.Second, &got)
+		p.done()
+		t.Logf("%s: %d snapshots, %d held", p.name, got.Snapshots, got.Held)
+		require.Zero(t, got.Refused, "refused reads; the first trouble: %s", got.First)
+		require.Zero(t, got.Torn, "torn rows; the first trouble: %s", got.First)
+		require.Zero(t, got.Mixed, "half ticks; the first trouble: %s", got.First)
+		require.Positive(t, got.Snapshots)
+	}
+	for _, p := range c.producers {
+		p.tell("stop")
+		var got producerReport
+		p.hear(30*time.Second, &got)
+		p.done()
+		t.Logf("%s: %d commits, %d spoilt by restarts, %d of these sealed before", p.name, got.Commits, got.Restarted, got.Maybe)
+		require.Zero(t, got.Refused, "refused writes; the first trouble: %s", got.First)
+		require.Zero(t, got.Lied, "outcomes that are not true; the first trouble: %s", got.First)
+		require.Positive(t, got.Commits)
+		restarted, maybe = restarted+got.Restarted, maybe+got.Maybe
+	}
+	require.Positive(t, restarted, "no restart met any work: this test shows nothing")
+}
+
+// seals publishes random values under a new name and waits for the seal.
+func seals(t *testing.T, s *callboard.Stage, random *rand.Rand, name string) []uint64 {
+	t.Helper()
+	values := make([]uint64, 1+random.IntN(5000))
+	for i := range values {
+		values[i] = random.Uint64()
+	}
+	for {
+		if _, err := s.Publish(within(t, soon), name, values); err == nil {
+			return values
+		} else {
+			require.ErrorIs(t, err, callboard.ErrBrokerRestarted)
+		}
+	}
+}
+
+// restarts runs a cast over many lives of a broker. Before each end something is sealed;
+// after it, it is there, bit for bit, for whoever comes new.
+func restarts(t *testing.T, lives int, cast func(*testing.T, *stage) cast, renew func(s *stage, random *rand.Rand)) {
+	t.Helper()
+	random := randomness(t)
+	s := startStage(t, "--memory", "256MiB", "--retain", "4")
+	c := cast(t, s)
+	witness := s.Dial("witness")
+	sealed, generation, early := map[string][]uint64{}, s.memoryDir(t), 0
+	for life := range lives {
+		time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond)
+		name := "sealed/in-" + string(rune('a'+life))
+		sealed[name] = seals(t, witness, random, name)
+		renew(s, random)
+		require.Equal(t, generation, s.memoryDir(t))
+		late := s.Dial("late")
+		for name, want := range sealed {
+			g, err := late.Latest(within(t, soon), name)
+			require.NoError(t, err, "life %d: %s", life, name)
+			got, err := callboard.Values[uint64](g)
+			require.NoError(t, err)
+			require.Equal(t, want, got, "life %d: %s", life, name)
+			g.Release()
+		}
+		require.NoError(t, late.Close())
+		if life == lives/4 {
+			time.Sleep(time.Second)
+			early = c.resources(t, s)
+		}
+	}
+	time.Sleep(time.Second)
+	require.LessOrEqual(t, c.resources(t, s), early+24, "descriptors and mappings of one process: some more, since segments come and go, but not some for each life")
+	c.end(t)
+	s.connect(t)
+	require.NoError(t, witness.Close())
+	s.eventually(t, soon, "clients stay", func(d description) bool { return len(d.Clients) == 0 })
+	s.stop(t)
+}
+
+// Twenty kills of a broker at random moments, some of them while it recovers. Rules B1,
+// B2, L3, I3; design D9.
+func TestTwentyKillsUnderLoad(t *testing.T) {
+	lives := 20
+	if testing.Short() {
+		lives = 6
+	}
+	restarts(t, lives, goCast, func(s *stage, random *rand.Rand) {
+		s.Kill9()
+		for random.IntN(4) == 0 {
+			s.Launch()
+			time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
+			s.Kill9()
+		}
+		time.Sleep(time.Duration(random.IntN(60)) * time.Millisecond)
+		s.Restart()
+	})
+}
+
+// A broker that is replaced while everybody works. Rule S1.
+func TestTakeoverUnderLoad(t *testing.T) {
+	restarts(t, 6, goCast, func(s *stage, _ *rand.Rand) { s.Restart("--takeover") })
+}
