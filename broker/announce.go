@@ -123,7 +123,8 @@ func (b *Broker) describeNow() *control.Description {
 	d := &control.Description{Source: b.identity().Source(state.Epoch), BrokerVersion: Version, Floor: state.GlobalFloor,
 		Attributes: []control.AttributeDescription{}, Clients: []control.ClientDescription{},
 		Memory: control.MemoryDescription{Limit: state.Usage.LimitBytes, Held: state.Usage.HeldBytes, Free: state.Usage.FreeBytes,
-			Retained: state.RetainedBytes, LargestFree: state.Usage.LargestFreeBytes},
+			Live: state.Usage.LiveBytes, Retained: state.Usage.RetainedBytes, Pinned: state.Usage.PinnedBytes, Recycled: state.Usage.RecycledBytes, Waiting: state.Usage.WaitingBytes,
+			Directory: state.Usage.DirectoryBytes, Spare: state.Usage.SpareBytes, LargestFree: state.Usage.LargestFreeBytes},
 		Limits: map[string]control.Number{
 			"unsealed_bytes": control.Number(b.config.UnsealedBytes), "pinned_bytes_per_client": control.Number(b.config.PinnedBytes),
 			"queries_per_client": queriesMax, "row_dimensions": protocol.RowDimensionsMax, "inline_bytes": protocol.InlineBytesMax},

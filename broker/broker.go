@@ -50,7 +50,8 @@ type Broker struct {
 	parked    []parked // ops that wait for other clients' ops
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
-	leaving   bool // removes nothing: another broker goes on with the stage
+	trimmed   time.Time // when idle memory was looked for last
+	leaving   bool      // removes nothing: another broker goes on with the stage
 	sleepOnce func()
 
 	mailbox mailbox

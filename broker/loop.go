@@ -16,6 +16,8 @@ const (
 	// sleepMax bounds a sleep (rule R3). A blocking wait gives the processor back to
 	// Go: a raw one that keeps it starved copies and sockets on one processor.
 	sleepMax = 100 * time.Millisecond
+	// trimPause is how long memory must be wholly free before it leaves the machine.
+	trimPause = 10 * time.Second
 	// troublePause keeps a loop that cannot sleep from burning a processor.
 	troublePause = time.Millisecond
 )
@@ -28,6 +30,7 @@ func (b *Broker) loop() {
 		if b.turn() {
 			continue
 		}
+		b.trim()
 		if err := shm.Guard(b.sleepOnce); err != nil {
 			b.mendDoorbell(err)
 		}
@@ -37,6 +40,16 @@ func (b *Broker) loop() {
 	}
 	if !b.leaving {
 		b.endAll()
+	}
+}
+
+// trim gives back memory that nobody used for a while, when there is nothing else to do.
+func (b *Broker) trim() {
+	if now := time.Now(); now.Sub(b.trimmed) >= trimPause {
+		b.trimmed = now
+		if freed := b.memory.TrimIdle(); freed > 0 {
+			b.config.Log.Info("memory that was not used any more was given back", "bytes", freed)
+		}
 	}
 }
 

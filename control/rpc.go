@@ -145,12 +145,18 @@ type ClientDescription struct {
 	Pins        uint32 `json:"pins"`
 }
 
-// MemoryDescription is the pool, in bytes.
+// MemoryDescription is the pool, in bytes. What is held and none of the others is staging.
 type MemoryDescription struct {
 	Limit       uint64 `json:"limit,string"`
 	Held        uint64 `json:"held,string"`         // in segments
 	Free        uint64 `json:"free,string"`         // of Held, in no block
+	Spare       uint64 `json:"spare,string"`        // of Free, in whole segments that wait for the next client
+	Live        uint64 `json:"live,string"`         // of Held, in the newest versions
 	Retained    uint64 `json:"retained,string"`     // of Held, in versions kept for reads as of an ordinal
+	Pinned      uint64 `json:"pinned,string"`       // of Held, in older versions that only readers keep
+	Recycled    uint64 `json:"recycled,string"`     // of Held, kept for the next versions; given up when memory is short
+	Waiting     uint64 `json:"waiting,string"`      // of Held, in what waits for its seal
+	Directory   uint64 `json:"directory,string"`    // of Held, for attributes, strings and layouts
 	LargestFree uint64 `json:"largest_free,string"` // the largest block that fits without a new segment
 }
 

@@ -74,6 +74,7 @@ func (w *incoming) commit(s *Store) {
 		return
 	}
 	if w.tail != nil {
+		w.meetDeletes(s)
 		w.tail.join(w.capture.prims, w.payload.bytes[:w.copied])
 		s.dropCapture(w.capture)
 	} else {
@@ -92,6 +93,7 @@ func (w *incoming) stand(s *Store) {
 		s.dropCapture(old)
 		w.instead = nil
 	}
+	w.meetDeletes(s)
 	w.column.insertCapture(w.capture)
 	w.noteInsert(s)
 }

@@ -14,6 +14,7 @@ type Segment struct {
 	Owner uint64 // the client that may write it; 0 for the broker
 	Bytes []byte // the whole object, header included
 	arena *Arena
+	idle  bool // nothing of it was leased since TrimIdle looked last
 }
 
 // Arena is the memory of one writer: the broker's versions, the broker's
@@ -25,6 +26,7 @@ type Arena struct {
 	Label string
 
 	pool     *shm.Pool
+	beside   *Arena // of the same sort: used before anything is given up for a new segment
 	segments map[uint64]*Segment
 	blocks   int // leased now
 	growing  bool
@@ -77,6 +79,7 @@ func (m *Memory) block(a *Arena, lease shm.Block) *Block {
 		arena: a, lease: lease, refs: 1,
 	}
 	a.blocks++
+	seg.idle = false
 	return b
 }
 

@@ -24,8 +24,7 @@ type State struct {
 	DefaultFloor  uint64
 	Columns       []ColumnState
 	Counters      Counters
-	Usage         Usage
-	RetainedBytes uint64
+	Usage         MemoryUse
 	UnsealedBytes uint64
 	Sessions      int
 	Strings       int
@@ -33,7 +32,7 @@ type State struct {
 
 // Describe takes the state as it is now.
 func (s *Store) Describe() State {
-	state := State{Epoch: s.epoch, GlobalFloor: s.globalFloor(), DefaultFloor: s.floors.standard, Counters: s.counters, Usage: s.memory.Usage(),
+	state := State{Epoch: s.epoch, GlobalFloor: s.globalFloor(), DefaultFloor: s.floors.standard, Counters: s.counters, Usage: s.Usage(),
 		UnsealedBytes: s.unsealedBytes, Sessions: len(s.sessions), Strings: len(s.dictionary.texts)}
 	for _, c := range s.columns[1:] {
 		e := c.entry
@@ -45,14 +44,8 @@ func (s *Store) Describe() State {
 				cs.Bytes += c.ragged.liveBytes
 			}
 		}
-		for i, v := range c.versions {
+		for _, v := range c.versions {
 			cs.Ordinals = append(cs.Ordinals, [2]uint64{v.lowest, v.highest})
-			if i < len(c.versions)-1 {
-				state.RetainedBytes += v.block.Ref.LengthBytes
-				for _, b := range v.data {
-					state.RetainedBytes += b.block.Ref.LengthBytes
-				}
-			}
 		}
 		if len(c.pending) > 0 {
 			cs.Unsealed = c.pending[0].ordinal

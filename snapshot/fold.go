@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"math"
+
 	"callboard/fault"
 	"callboard/protocol"
 	"callboard/shm"
@@ -18,11 +20,13 @@ type fold struct {
 	steps    []span     // the rows of each capture, in rows; none where it is whole
 	rows     []uint32
 	plan     rowPlan
-	whole    int  // the last capture that is all rows there are then, in order; −1
-	first    int  // the first capture whose rows are put into the block; those before it do not matter
-	partial  bool // there is such a capture
-	fresh    bool // that one is all rows there are, so the block may hold anything
-	publish  bool // there is something to publish
+	whole    int    // the last capture that is all rows there are then, in order; −1
+	first    int    // the first capture whose rows are put into the block; those before it do not matter
+	partial  bool   // there is such a capture
+	fresh    bool   // that one is all rows there are, so the block may hold anything
+	publish  bool   // there is something to publish
+	lowest   uint64 // ordinals of the first and the last capture that change anything
+	highest  uint64
 
 	base     *Block // what the new block starts from, nil: itself
 	baseRows uint64
@@ -54,12 +58,16 @@ func (f *fold) planFold() {
 	}
 	f.plan.begin(from)
 	f.steps, f.rows, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], -1, 0, false, false, false
+	f.lowest, f.highest = math.MaxUint64, 0
 	for i, k := range f.captures {
 		if k.deletes {
-			f.plan.remove(k)
+			if f.plan.remove(k) {
+				f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
+			}
 			f.steps = append(f.steps, span{})
 			continue
 		}
+		f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
 		first := len(f.rows)
 		var whole, covers bool
 		f.rows, whole, covers = f.plan.place(k, f.rows)
@@ -75,6 +83,9 @@ func (f *fold) planFold() {
 		f.publish = true
 	}
 	f.publish = f.publish || len(f.plan.deaths) > 0
+	if !f.partial && f.whole < 0 {
+		f.plan.empty()
+	}
 }
 
 // lease takes the blocks, and the room in the layout and for tombstones.
@@ -124,12 +135,12 @@ func (f *fold) lease(s *Store, name string) error {
 		}
 	}
 	if f.block == nil {
-		if f.block, err = s.memory.Alloc(s.broker, need); err != nil {
+		if f.block, err = s.data(need); err != nil {
 			return err
 		}
 	}
 	if f.movedBytes > 0 {
-		if f.moved, err = s.memory.Alloc(s.broker, f.movedBytes); err != nil {
+		if f.moved, err = s.data(f.movedBytes); err != nil {
 			return err
 		}
 	}
@@ -175,7 +186,7 @@ func (f *fold) leaseOrdinals(s *Store) (err error) {
 		s.memory.Drop(f.spare.ordinals)
 		f.spare.ordinals = nil
 	}
-	f.ordinals, err = s.memory.Alloc(s.broker, need)
+	f.ordinals, err = s.data(need)
 	return err
 }
 
@@ -186,6 +197,8 @@ func (f *fold) cost() (bytes uint64) {
 	}
 	switch {
 	case f.base == nil:
+	case f.plan.compact && f.whole < 0:
+		bytes = uint64(len(f.plan.live)) * f.rowBytes
 	case f.spare.block != nil:
 		bytes = f.column.changedRows(f.last, f.behind, f.baseRows) * f.rowBytes
 	default:
@@ -300,10 +313,9 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 		}
 	}
 	log.add(f.movedRows, f.plan.total)
-	lowest, highest := f.captures[0].ordinal, f.captures[len(f.captures)-1].ordinal
 	v := c.newVersion()
 	*v = version{birth: epoch, death: protocol.Infinite, block: f.block, ordinals: f.ordinals, rows: f.plan.total, layoutBlock: c.layout.block.Hold(),
-		generation: c.layout.generation, lowest: lowest, highest: highest, sequence: last + 1, adopted: f.adopted, data: v.data[:0]}
+		generation: c.layout.generation, lowest: f.lowest, highest: f.highest, sequence: last + 1, adopted: f.adopted, data: v.data[:0]}
 	if fault.On(fault.GenerationAlways) {
 		s.layoutGeneration++
 		v.generation = s.layoutGeneration

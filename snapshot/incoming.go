@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"slices"
+
 	"callboard/protocol"
 	"callboard/tensor"
 )
@@ -16,7 +18,13 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if w.column != nil {
 		handoff = w.column.handoff
 	}
-	if w.column != nil && !seal && k.session == nil {
+	after := s.floorOf(w.name)
+	if seal { // what it covers comes before it
+		after = w.ordinal
+	}
+	w.deletes = s.reaching(w.column, w.name, k, after)
+	alone := slices.ContainsFunc(w.deletes, func(d *remembered) bool { return d.ordinal == k.ordinal }) // comes after that delete
+	if w.column != nil && !seal && !alone && k.session == nil {
 		w.instead = w.column.superseded(k)
 	}
 	if w.schema.Kind == protocol.KindArray {
@@ -45,7 +53,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 		return err
 	}
 	room := size
-	if w.column != nil && p.staged == nil && k.from == nil && !k.insert && !seal && w.instead == nil {
+	if w.column != nil && p.staged == nil && k.from == nil && !k.insert && !seal && !alone && w.instead == nil {
 		if tail := w.column.tail(k.ordinal, size); tail != nil {
 			if uint64(len(tail.block.Bytes)) >= uint64(len(tail.bytes))+size {
 				w.tail, w.copied = tail, size
@@ -59,7 +67,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if err := w.charge(s, room, seal); err != nil {
 		return err
 	}
-	if k.block, err = s.memory.Alloc(s.broker, room); err != nil {
+	if k.block, err = s.data(room); err != nil {
 		return err
 	}
 	s.unsealedBytes += k.block.Ref.LengthBytes - k.charged
@@ -168,4 +176,12 @@ func (w *incoming) settle(s *Store) {
 	}
 	s.memory.Drop(w.source)
 	w.source, w.payload = nil, payload{}
+}
+
+// meetDeletes puts the deletes that were accepted before into the column.
+func (w *incoming) meetDeletes(s *Store) {
+	for _, d := range w.deletes {
+		s.attach(d, w.column)
+	}
+	w.deletes = nil
 }

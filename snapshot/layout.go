@@ -179,8 +179,10 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bo
 	return rows, false, false
 }
 
-// remove ends the rows of a capture's prims; those that have none are passed over.
-func (p *rowPlan) remove(k *capture) {
+// remove ends the rows of a capture's prims and tells whether there were any; prims that
+// have none are passed over.
+func (p *rowPlan) remove(k *capture) bool {
+	before := len(p.deaths)
 	for _, prim := range k.prims {
 		if row, ok := p.row(prim); ok {
 			p.set(prim, absent)
@@ -188,6 +190,23 @@ func (p *rowPlan) remove(k *capture) {
 			p.buried = append(p.buried, tombstone{prim, k.ordinal})
 		}
 	}
+	return len(p.deaths) > before
+}
+
+// empty makes a plan that only deletes, and leaves nobody, one without rows: their bytes
+// go with the older versions, not with the next write.
+func (p *rowPlan) empty() {
+	if p.from == nil || len(p.deaths) == 0 || len(p.added) > 0 {
+		return
+	}
+	living := len(p.from.rows)
+	if p.compact {
+		living = len(p.live)
+	}
+	if living > len(p.deaths) {
+		return
+	}
+	p.compact, p.live, p.deaths, p.total = true, p.live[:0], p.deaths[:0], 0
 }
 
 // changes tells whether the plan changes membership.

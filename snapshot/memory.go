@@ -29,7 +29,8 @@ type Memory struct {
 	Pressure func() bool
 	// Retired is called in the loop when a segment left service.
 	Retired func(*Segment)
-	// Holders describes who keeps memory, for errors.
+	// Explain says what the memory is used for, and Holders who keeps it, for errors.
+	Explain func() string
 	Holders func() string
 
 	segments   map[uint64]*Segment
@@ -115,12 +116,17 @@ func (m *Memory) Alloc(a *Arena, size uint64) (*Block, error) {
 			need = min(need, exact)
 		}
 		if m.totalBytes+need > m.LimitBytes {
+			if a.beside != nil {
+				if lease, ok := m.take(a.beside, size); ok {
+					return m.block(a.beside, lease), nil
+				}
+			}
 			if m.relieve(m.totalBytes + need - m.LimitBytes) {
 				continue
 			}
 			return nil, protocol.Errorf(protocol.StatusOutOfMemory,
-				"%s needs %d bytes; the stage uses %d of its limit of %d bytes, and a segment of %d bytes does not fit; raise `serve --memory` or release reads%s",
-				a.Label, size, m.totalBytes, m.LimitBytes, need, m.holders())
+				"%s needs %d bytes in one piece; the largest that is free there has %d, and segments take %d of the limit of %d bytes already, so that none of %d fits%s",
+				a.Label, size, a.pool.Stats().LargestFree, m.totalBytes, m.LimitBytes, need, m.holders())
 		}
 		m.totalBytes += need
 		a.growing = true
@@ -136,14 +142,20 @@ func (m *Memory) Alloc(a *Arena, size uint64) (*Block, error) {
 // relieve gives up what nobody needs, in the order of how much it is missed: spares,
 // free segments, retained versions. It tells whether anything was given up.
 func (m *Memory) relieve(wantBytes uint64) bool {
-	return m.dropSpares(wantBytes) || m.trim(0) > 0 || (m.Pressure != nil && m.Pressure())
+	return m.dropSpares(wantBytes) || m.trim(0, anySegment) > 0 || (m.Pressure != nil && m.Pressure())
 }
 
-func (m *Memory) holders() string {
-	if m.Holders == nil {
-		return ""
+func anySegment(*Segment) bool { return true }
+
+// holders is the end of an error about memory: what it is used for, and by whom.
+func (m *Memory) holders() (text string) {
+	if m.Explain != nil {
+		text = m.Explain()
 	}
-	return m.Holders()
+	if m.Holders != nil {
+		text += m.Holders()
+	}
+	return text
 }
 
 // Usage sums up all arenas.

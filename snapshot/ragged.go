@@ -166,7 +166,7 @@ func (c *column) handDown(s *Store, b *dataBlock, sequence uint64) {
 // commit brings the books of the data to a version that was just made.
 func (r *ragged) commit(s *Store, f *fold, v *version) {
 	switch {
-	case f.whole >= 0 || f.fresh: // nothing of what was before stays
+	case f.whole >= 0 || f.fresh || f.plan.compact && len(f.plan.live) == 0: // nothing of what was before stays
 		for i := range r.rows {
 			r.sub(&r.rows[i])
 		}

@@ -96,13 +96,13 @@ func (w *incoming) leaseRagged(s *Store, seal bool, handoff uint32) (err error) 
 	if err := w.charge(s, table+size, seal); err != nil {
 		return err
 	}
-	if k.block, err = s.memory.Alloc(s.broker, table); err != nil {
+	if k.block, err = s.data(table); err != nil {
 		return err
 	}
 	k.bytes = k.block.Bytes[:table]
 	w.copied = table
 	if !adopt && size > 0 {
-		if k.data, err = s.memory.Alloc(s.broker, size); err != nil {
+		if k.data, err = s.data(size); err != nil {
 			return err
 		}
 		if p.staged != nil {

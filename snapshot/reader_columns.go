@@ -17,8 +17,6 @@ type Column struct {
 	// Schema is what the rows are; RowBytes the size of one in a version's block.
 	Schema   tensor.Schema
 	RowBytes uint64
-	// Retain is how many versions stay readable, Handoff protocol.HandoffAdopt or HandoffCopy.
-	Retain, Handoff uint32
 	// Unreadable is why this library cannot read the column, nil if it can: a later
 	// broker may have kinds that it does not know. Other columns stay readable.
 	Unreadable error
@@ -38,6 +36,12 @@ func (c *Column) Counters() ColumnCounters {
 		Scattered: atomic.LoadUint64(&c.entry.ScatteredCount), AdoptRefused: atomic.LoadUint64(&c.entry.AdoptRefusedCount),
 		CopiedBytes: atomic.LoadUint64(&c.entry.CopiedBytes)}
 }
+
+// Retain is how many versions stay readable now; a declaration may change it.
+func (c *Column) Retain() uint32 { return atomic.LoadUint32(&c.entry.Retain) }
+
+// Handoff is protocol.HandoffAdopt or HandoffCopy, as it is now.
+func (c *Column) Handoff() uint32 { return atomic.LoadUint32(&c.entry.Handoff) }
 
 // columnTable is an immutable list of the columns found so far.
 type columnTable struct {
@@ -109,7 +113,7 @@ func (r *Reader) readColumn(i uint32) (*Column, error) {
 	if state := atomic.LoadUint32(&e.State); state != protocol.AttributeLive {
 		return nil, corrupt("column %d of %d has state %d, expected %d", i, atomic.LoadUint32(&r.root.AttributeCount), state, protocol.AttributeLive)
 	}
-	c := &Column{Index: i, NameID: e.NameID, Retain: e.Retain, Handoff: e.Handoff, RowBytes: e.RowBytes, entry: e}
+	c := &Column{Index: i, NameID: e.NameID, RowBytes: e.RowBytes, entry: e}
 	c.chain.Store(&[]*protocol.SlotPage{})
 	if i == protocol.FloorColumn {
 		c.Name = floorName

@@ -120,7 +120,7 @@ func (r *Reader) pinColumnAt(p *Pinned, c *Column, at uint64) (Version, error) {
 }
 
 func notRetained(c *Column, at uint64) error {
-	return protocol.Errorf(protocol.StatusOutOfRange, "attribute %q: its state as of ordinal %d is not retained any more; it keeps %d versions, declare a larger retain", c.Name, at, c.Retain)
+	return protocol.Errorf(protocol.StatusOutOfRange, "attribute %q: its state as of ordinal %d is not retained any more; it keeps %d versions, declare a larger retain", c.Name, at, c.Retain())
 }
 
 // findAsOf looks through all slots for the version that is exactly the state at an

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"callboard/fault"
+	"callboard/protocol"
 	"callboard/tensor"
 )
 
@@ -62,7 +63,7 @@ type spare struct {
 // keepSpare takes a reclaimed version's storage over, if it is the stage's own and
 // nobody else refers to it.
 func (c *column) keepSpare(s *Store, v *version) bool {
-	if v.block.arena != s.broker || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
+	if v.block.arena.Sort != protocol.SegmentBroker || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
 		return false
 	}
 	x := spare{block: v.block, sequence: v.sequence}

@@ -299,6 +299,10 @@ func (z *sealing) commit() Outcome {
 	}
 	z.raiseFloors()
 	s.publish(z)
+	for i := range z.incoming {
+		z.incoming[i].meetDeletes(s)
+	}
+	s.forgetDeletes()
 	out := z.outcome()
 	for i := range z.incoming {
 		out.Flags |= z.incoming[i].flags

@@ -75,15 +75,22 @@ func (m *Memory) dropSpares(want uint64) bool {
 	return dropped
 }
 
-// Trim retires segments that are wholly free and returns their bytes. The last
-// segment of an arena stays, warm.
-func (m *Memory) Trim() (freedBytes uint64) { return m.trim(1) }
+// TrimIdle retires segments that are wholly free and were so all the time since it was
+// called last (rule S3), and returns their bytes: what is used again and again stays
+// warm. The last segment of an arena stays in any case.
+func (m *Memory) TrimIdle() (freedBytes uint64) {
+	return m.trim(1, func(seg *Segment) bool {
+		was := seg.idle
+		seg.idle = true
+		return was
+	})
+}
 
-// trim leaves each arena at least keep segments.
-func (m *Memory) trim(keep int) (freedBytes uint64) {
+// trim retires wholly free segments that may go, and leaves each arena at least keep.
+func (m *Memory) trim(keep int, may func(*Segment) bool) (freedBytes uint64) {
 	for _, seg := range m.segments {
 		a := seg.arena
-		if a == nil || len(a.segments) <= keep || !a.pool.SegmentFree(seg.ID) {
+		if a == nil || len(a.segments) <= keep || !a.pool.SegmentFree(seg.ID) || !may(seg) {
 			continue
 		}
 		a.pool.RemoveSegment(seg.ID)

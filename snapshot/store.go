@@ -53,6 +53,7 @@ type Store struct {
 	memory   *Memory
 	root     *protocol.DirectoryHeader
 	broker   *Arena // versions
+	small    *Arena // versions and captures that are small; made at the first
 	meta     *Arena // everything that the directory refers to
 	epoch    uint64
 	columns  []*column
@@ -82,7 +83,8 @@ type Store struct {
 	pinsUnknown bool // recovered, and not yet told of all channels: nothing is reclaimed
 
 	inserts map[uint64]insert // unsealed INSERTs by prim (rule O2)
-	active  []*sealing        // seals whose copies are on their way
+	deletes []*remembered
+	active  []*sealing // seals whose copies are on their way
 
 	pins     []Pin // scratch
 	victims  []victim
@@ -157,6 +159,7 @@ func (s *Store) begin() {
 	}
 	s.memory.table = s.noteSegment
 	s.memory.Pressure = s.reclaimUnderPressure
+	s.memory.Explain = s.explainMemory
 }
 
 // setDefaults fills in what the operator left open.

@@ -3,6 +3,8 @@ package snapshot
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -206,4 +208,150 @@ func TestDeletesAndAppendsAreNotQuadratic(t *testing.T) {
 		}
 	}
 	t.Error(text)
+}
+
+// TestADeleteReachesWhatIsWrittenLaterBelowIt: behaviour 147; rule O1. The order is that
+// of ordinals, whatever was accepted first, for attributes and schemas that the delete
+// could not know too; a write at its own ordinal that came after it stays.
+func TestADeleteReachesWhatIsWrittenLaterBelowIt(t *testing.T) {
+	for _, names := range [][]string{{"a"}, {}} {
+		f := newFixture(t, Config{}, 1<<30)
+		p := f.paths(3)
+		put := func(q *Query, name string, size int, ordinal uint64, text string) {
+			_, err := f.write(q, name, bytesSchema(size), ordinal, []byte(text))
+			require.NoError(t, err)
+		}
+		rows := func(name string, size int) map[uint64]string {
+			for _, c := range f.store.columns[1:] {
+				if c.name == name && c.rowBytes == uint64(size) {
+					return f.rowsAt(c.index, f.store.Epoch())
+				}
+			}
+			return nil
+		}
+		both, other := queryOf(p[0], p[1]), queryOf(p[2])
+		f.delete(5, both, names...)
+		put(both, "a", 1, 3, "xy")         // below it
+		put(other, "a", 1, 3, "z")         // not its prims
+		put(queryOf(p[1]), "a", 1, 7, "w") // above it
+		put(both, "b", 2, 3, "kkll")
+		f.seal(4, protocol.ScopeAll)
+		require.Equal(t, map[uint64]string{p[0]: "x", p[1]: "y", p[2]: "z"}, rows("a", 1), "the delete is above")
+		f.seal(6, protocol.ScopeAll)
+		require.Equal(t, map[uint64]string{p[2]: "z"}, rows("a", 1))
+		if len(names) == 0 {
+			require.Empty(t, rows("b", 2), "all that the prims carry")
+		} else {
+			require.Len(t, rows("b", 2), 2)
+		}
+		f.seal(7, protocol.ScopeAll)
+		require.Equal(t, map[uint64]string{p[1]: "w", p[2]: "z"}, rows("a", 1))
+		require.Empty(t, f.store.deletes, "nobody can write below it any more")
+		require.Zero(t, f.store.unsealedBytes)
+
+		// Another schema of the name, and the delete's own ordinal: what is accepted after it stays.
+		f.delete(9, queryOf(p[1]), names...)
+		put(queryOf(p[0]), "a", 1, 9, "o") // another prim, joins nothing that the delete takes
+		put(queryOf(p[1]), "a", 2, 9, "nn")
+		put(queryOf(p[1]), "c", 1, 8, "m")
+		f.seal(9, protocol.ScopeAll)
+		require.Equal(t, map[uint64]string{p[0]: "o", p[2]: "z"}, rows("a", 1))
+		require.Equal(t, map[uint64]string{p[1]: "nn"}, rows("a", 2))
+		if len(names) == 0 {
+			require.Empty(t, rows("c", 1))
+		} else {
+			require.Equal(t, map[uint64]string{p[1]: "m"}, rows("c", 1))
+		}
+		f.checkBooks()
+	}
+}
+
+// TestADeleteAboveAWriteThatSealsItself: the write is sealed with its op, the delete above it comes with its own seal.
+func TestADeleteAboveAWriteThatSealsItself(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	one := queryOf(f.paths(1)...)
+	f.delete(5, one)
+	target := Target{Query: one, Name: "a", Schema: bytesSchema(1), Ordinal: 3}
+	_, err := f.run(func() (Outcome, *Job, error) { return f.store.Write(&target, []byte("x"), 1, all, true) })
+	require.NoError(t, err)
+	require.Len(t, f.rowsAt(1, f.store.Epoch()), 1)
+	f.seal(5, protocol.ScopeAll)
+	require.Empty(t, f.rowsAt(1, f.store.Epoch()))
+	require.Empty(t, f.store.deletes)
+	f.checkBooks()
+}
+
+// TestRememberedDeletesAreBounded: a stage whose attributes are all sealed by name never
+// seals a delete of everything for names that may come; that must not take memory for ever.
+func TestRememberedDeletesAreBounded(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	q := queryOf(make([]uint64, 1<<18)...)
+	for ordinal := uint64(1); ordinal < 50; ordinal++ {
+		f.delete(ordinal, q)
+	}
+	require.LessOrEqual(t, f.store.rememberedPrims(), rememberedMax)
+	require.Zero(t, f.store.unsealedBytes)
+}
+
+// TestYoungStagesAgreeWithTheNaiveStore: behaviour 147, 153; rules O1, L6. Stages that have nothing yet: attributes and schemas are born under deletes
+// that were accepted before, in any order of ordinals.
+func TestYoungStagesAgreeWithTheNaiveStore(t *testing.T) {
+	for seed := range uint64(400) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		f := newFixture(t, Config{}, 1<<30)
+		n := &naive{floors: map[string]uint64{}, epochs: map[uint64]*naiveEpoch{}}
+		p := f.paths(3)
+		for range 14 {
+			name, size := string(rune('a'+random.IntN(3))), 1+random.IntN(2)
+			from := random.IntN(3)
+			prims := p[from : from+1+random.IntN(3-from)]
+			ordinal := n.floor(name) + 1 + uint64(random.IntN(4))
+			switch random.IntN(6) {
+			case 0, 1:
+				var names []string
+				if random.IntN(2) == 0 {
+					names = []string{name}
+				}
+				if _, err := f.store.Delete(queryOf(prims...), names, ordinal); err == nil {
+					n.delete(naiveDelete{naiveOp{ordinal: ordinal, prims: prims}, names})
+				}
+			case 2:
+				f.seal(ordinal, protocol.ScopeInclude, name)
+				n.seal(ordinal, protocol.ScopeInclude, []string{name})
+			default:
+				seal, insert := random.IntN(5) == 0, random.IntN(8) == 0
+				var values []string
+				for range prims {
+					values = append(values, string(bytes.Repeat([]byte{byte('a' + random.IntN(26))}, size)))
+				}
+				want := n.admits(name, size, ordinal, insert, prims)
+				target := Target{Query: queryOf(prims...), Name: name, Schema: bytesSchema(size), Ordinal: ordinal, Insert: insert}
+				_, err := f.run(func() (Outcome, *Job, error) {
+					return f.store.Write(&target, []byte(strings.Join(values, "")), uint64(len(prims)), all, seal)
+				})
+				if want != protocol.StatusOK {
+					requireStatus(t, want, err)
+					continue
+				}
+				require.NoError(t, err, "seed %d", seed)
+				n.column(name, size, 4).accept(naiveOp{ordinal, insert, prims, values})
+				if seal {
+					n.seal(ordinal, protocol.ScopeInclude, []string{name})
+				}
+			}
+		}
+		f.seal(100, protocol.ScopeAll)
+		n.seal(100, protocol.ScopeAll, nil)
+		require.Len(t, f.store.columns, len(n.columns)+1, "seed %d", seed)
+		for _, c := range n.columns {
+			want := n.epochs[n.epoch].values(c.index)
+			if want == nil {
+				want = map[uint64]string{}
+			}
+			require.Equal(t, want, f.rowsAt(c.index, f.store.Epoch()), "seed %d: %s of %d bytes", seed, c.name, c.rowBytes)
+		}
+		require.Empty(t, f.store.deletes)
+		require.Zero(t, f.store.unsealedBytes)
+		f.checkBooks()
+	}
 }

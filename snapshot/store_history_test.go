@@ -343,7 +343,6 @@ func (h *history) deleteSome() {
 	}
 	prims := slices.Clone(q.prims)
 	want := protocol.StatusOK
-	var columns []*naiveColumn
 	for _, name := range names {
 		if ordinal <= h.naive.floor(name) {
 			want = protocol.StatusFloorViolation
@@ -356,19 +355,16 @@ func (h *history) deleteSome() {
 		if ordinal <= h.naive.floor(c.name) {
 			want = protocol.StatusFloorViolation
 		}
-		columns = append(columns, c)
 	}
 	err := h.try(func() error { _, err := h.store.Delete(q, names, ordinal); return err })
 	if h.outcome(want, err, fmt.Sprint("delete ", names)) {
-		for _, c := range columns {
-			c.accept(naiveOp{ordinal: ordinal, prims: prims})
-		}
+		h.naive.delete(naiveDelete{naiveOp{ordinal: ordinal, prims: prims}, names})
 	}
 }
 
 func (c *naiveColumn) mentions(prim uint64) bool {
 	_, ok := c.sealed[prim]
-	return ok || slices.ContainsFunc(c.pending, func(op naiveOp) bool { return slices.Contains(op.prims, prim) })
+	return ok || slices.ContainsFunc(c.pending, func(op naiveOp) bool { return op.values != nil && slices.Contains(op.prims, prim) })
 }
 
 func (h *history) mapSome(c *historyClient) {

@@ -12,6 +12,7 @@ import (
 // was accepted, played in order at each seal onto maps that are copied as a whole.
 type naive struct {
 	columns  []*naiveColumn // by index, from 1
+	deletes  []naiveDelete  // all that were accepted
 	floors   map[string]uint64
 	standard uint64
 	epochs   map[uint64]*naiveEpoch
@@ -40,6 +41,12 @@ type naiveOp struct {
 	insert  bool
 	prims   []uint64
 	values  []string
+}
+
+// naiveDelete is of names, or of all names that there are and will be.
+type naiveDelete struct {
+	naiveOp
+	names []string
 }
 
 type naiveVersion struct {
@@ -94,8 +101,25 @@ func (n *naive) column(name string, rowBytes, retain int) *naiveColumn {
 	if c == nil {
 		c = &naiveColumn{name: name, index: uint32(len(n.columns) + 1), rowBytes: rowBytes, retain: retain, deleted: map[uint64]uint64{}}
 		n.columns = append(n.columns, c)
+		for _, d := range n.deletes {
+			n.deleteIn(c, d)
+		}
 	}
 	return c
+}
+
+// delete reaches every column of its names, those of later too (behaviour 147).
+func (n *naive) delete(d naiveDelete) {
+	n.deletes = append(n.deletes, d)
+	for _, c := range n.columns {
+		n.deleteIn(c, d)
+	}
+}
+
+func (n *naive) deleteIn(c *naiveColumn, d naiveDelete) {
+	if d.ordinal > n.floor(c.name) && (len(d.names) == 0 || slices.Contains(d.names, c.name)) {
+		c.accept(d.naiveOp)
+	}
 }
 
 // carried plays what was accepted: whether the column has a prim before an op at
@@ -220,14 +244,16 @@ func (c *naiveColumn) publish(ordinal, epoch uint64) {
 	for len(c.pending) > 0 && c.pending[0].ordinal <= ordinal {
 		op := c.pending[0]
 		c.pending = c.pending[1:]
-		v.lowest, v.highest = min(v.lowest, op.ordinal), max(v.highest, op.ordinal)
 		for i, prim := range op.prims {
 			if op.values != nil {
-				v.rows[prim], changed = naiveRow{op.values[i], op.ordinal}, true
+				v.rows[prim] = naiveRow{op.values[i], op.ordinal}
 			} else if _, ok := v.rows[prim]; ok {
 				delete(v.rows, prim)
-				deleted[prim], changed = op.ordinal, true
+				deleted[prim] = op.ordinal
+			} else {
+				continue // nothing of it
 			}
+			v.lowest, v.highest, changed = min(v.lowest, op.ordinal), max(v.highest, op.ordinal), true
 		}
 	}
 	if changed {

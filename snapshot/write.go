@@ -196,12 +196,13 @@ type incoming struct {
 	name     string
 	payload  payload
 	ordinal  uint64
-	capture  *capture // nil: nothing is addressed
-	tail     *capture // the one to join instead of standing alone
-	instead  *capture // the one that it makes pointless: earlier values of the same prims at the same ordinal
-	source   *Block   // the lease that the payload is copied from
-	from     []uint32 // of an array: the payload's row for each of the capture's prims; nil: row i
-	standing bool     // the capture is among its column's already
+	capture  *capture      // nil: nothing is addressed
+	tail     *capture      // the one to join instead of standing alone
+	instead  *capture      // the one that it makes pointless: earlier values of the same prims at the same ordinal
+	deletes  []*remembered // accepted before, to stand in its column too
+	source   *Block        // the lease that the payload is copied from
+	from     []uint32      // of an array: the payload's row for each of the capture's prims; nil: row i
+	standing bool          // the capture is among its column's already
 	copied   uint64
 	flags    uint32
 }

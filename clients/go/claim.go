@@ -144,7 +144,6 @@ func (s *Stage) ClaimGroup(ctx context.Context, session uint64, index int) (*Map
 	if err := c.mayWrite(); err != nil {
 		return nil, refused(err)
 	}
-	c.dropRetired()
 	wanted := uint64(index)
 	if index < 0 {
 		wanted = protocol.AnyGroup

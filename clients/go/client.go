@@ -79,6 +79,9 @@ func (c *client) enter() error {
 			return fail(protocol.StatusSessionEnded, "this stage was closed; dial again")
 		}
 		if c.holders.CompareAndSwap(n, n+1) {
+			if c.reader != nil { // not while it attaches
+				c.dropRetired()
+			}
 			return nil
 		}
 	}

@@ -88,7 +88,7 @@ func text(b []byte) string {
 func (c *client) attributeInfo(column *snapshot.Column) (AttributeInfo, error) {
 	n := column.Counters()
 	a := AttributeInfo{Name: column.Name, DType: column.Schema.DType, RowShape: column.Schema.RowShape, Semantic: column.Schema.Semantic,
-		IsArray: column.IsArray(), RowBytes: column.RowBytes, Retain: column.Retain, Handoff: Handoff(column.Handoff),
+		IsArray: column.IsArray(), RowBytes: column.RowBytes, Retain: column.Retain(), Handoff: Handoff(column.Handoff()),
 		Versions: n.Versions, Adopted: n.Adopted, Scattered: n.Scattered, AdoptRefused: n.AdoptRefused, CopiedBytes: n.CopiedBytes}
 	if a.IsArray {
 		a.RowBytes = uint64(a.DType.Size())

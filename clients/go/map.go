@@ -146,7 +146,6 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 }
 
 func (c *client) mapSession(ctx context.Context, r mapRequest) (*MapSession, error) {
-	c.dropRetired()
 	m, err := c.openSession(ctx, r)
 	if err != nil {
 		return nil, refused(err)

@@ -98,15 +98,24 @@ type DeclareOptions struct {
 	DType    DType
 	RowShape []uint64
 	Semantic Semantic
-	// Retain is how many versions stay readable; 0 for the stage's default.
-	Retain  uint32
+	// Device is where its rows lie; the zero value is the host, and this version has no
+	// other: NOT_SUPPORTED.
+	Device tensor.Device
+	// Retain is how many versions stay readable, at most 1 048 576; 0 for the stage's
+	// default, or for what an attribute has that exists.
+	Retain uint32
+	// Handoff is what becomes of a buffer that was filled in place; HandoffDefault as for
+	// Retain 0.
 	Handoff Handoff
 	// IsArray declares kind array: a row of its own length for each prim.
 	IsArray bool
 }
 
 // Declare states an attribute's schema and settings. It waits for the broker. An
-// attribute that exists with the same schema is accepted.
+// attribute that exists with the same schema is accepted, and its settings change where
+// the options name others: fewer retained versions go with the next seal, more come with
+// time, and another handoff counts from the next buffer on. Another schema is
+// INVALID_ARGUMENT.
 func (s *Stage) Declare(ctx context.Context, name string, o DeclareOptions) error {
 	c := s.client
 	if err := c.enter(); err != nil {
@@ -115,6 +124,9 @@ func (s *Stage) Declare(ctx context.Context, name string, o DeclareOptions) erro
 	defer c.leave()
 	schema := tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
 	err := checkName(name)
+	if none := (tensor.Device{}); err == nil && o.Device != none && o.Device != tensor.CPU {
+		err = fail(protocol.StatusNotSupported, "attribute %q: device is %s: this version holds host memory only", name, o.Device)
+	}
 	if err == nil {
 		if err = schema.Validate(); err != nil {
 			err = named(name, err)

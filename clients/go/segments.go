@@ -181,11 +181,11 @@ func checkSegment(mem []byte, id, generation uint64) error {
 	return nil
 }
 
-// dropRetired unmaps segments that left service. Nothing that is pinned or leased
-// lies in one: the broker retires only what is wholly free (rule S2).
+// dropRetired unmaps segments that left service; every call begins with it. Nothing that
+// is pinned or leased lies in one: the broker retires only what is wholly free (rule S2).
 func (c *client) dropRetired() {
 	count := c.reader.RetiredCount()
-	if c.retired.Swap(count) == count {
+	if c.retired.Load() == count || c.retired.Swap(count) == count {
 		return
 	}
 	c.mapping.RLock()

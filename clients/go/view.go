@@ -30,7 +30,6 @@ type pinColumns struct {
 
 // pin makes a view. The first hold is the caller's.
 func (c *client) pin(w pinColumns) (*hold, error) {
-	c.dropRetired()
 	if err := c.enter(); err != nil {
 		return nil, err
 	}

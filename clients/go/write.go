@@ -130,7 +130,6 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 	if p.sizeBytes <= protocol.InlineBytesMax {
 		return c.submit(inlineWrite(query, []payload{*p}, ordinal, flags))
 	}
-	c.dropRetired()
 	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal, primMode: p.primMode, sizes: p.sessionSizes()})
 	if err != nil {
 		return nil, err

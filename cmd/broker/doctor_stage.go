@@ -98,7 +98,8 @@ func (d *diagnosis) nats(ctx context.Context, stage string) {
 		d.ok("version", "broker and this program are %s (ABI %s)", broker.Version, protocol.VersionText(protocol.VersionWord))
 	}
 	m := description.Memory
-	if used := m.Held - min(m.Held, m.Free); used > m.Limit/10*9 {
+	used := m.Held - min(m.Held, m.Free+m.Recycled)
+	if used > m.Limit/10*9 {
 		d.trouble(stateWarn, "memory of the stage", "`callboard info` shows who pins; raise serve --memory", "%s of %s are used", formatSize(used), formatSize(m.Limit))
 	} else {
 		d.ok("memory of the stage", "%s of %s are used", formatSize(used), formatSize(m.Limit))

@@ -19,7 +19,7 @@ func newInfo() *cobra.Command {
 		Short: "Show the state of a stage: memory, clients, counters",
 		Long: `Show the state of a stage: its broker, its memory, who is attached and what they hold, and counters.
 
-A client that pins much keeps old versions in memory. adopt_refused counts buffers that had to be copied because
+A client that pins much keeps old versions in memory. What is kept for the next versions is given up when memory is short. adopt_refused counts buffers that had to be copied because
 their producer kept a view of them.`,
 		Example: "  callboard info\n  callboard info --json | jq .memory",
 		Args:    noArguments,
@@ -57,11 +57,14 @@ func printInfo(out io.Writer, d *control.Description, dir, url string) {
 		table.Row{"broker version", d.BrokerVersion}, table.Row{"broker incarnation", fmt.Sprintf("%016x", d.Broker)},
 		table.Row{"generation", d.Generation}, table.Row{"epoch", d.Epoch}, table.Row{"global write floor", d.Floor},
 		table.Row{"attributes", len(d.Attributes)})
-	used := d.Memory.Held - min(d.Memory.Held, d.Memory.Free)
+	m := d.Memory
+	known := m.Free + m.Live + m.Retained + m.Pinned + m.Recycled + m.Waiting + m.Directory
 	section("memory",
-		table.Row{"limit", formatSize(d.Memory.Limit)}, table.Row{"held in segments", formatSize(d.Memory.Held)},
-		table.Row{"of these used", formatSize(used)}, table.Row{"of these free", formatSize(d.Memory.Free)},
-		table.Row{"kept in older versions", formatSize(d.Memory.Retained)}, table.Row{"largest free block", formatSize(d.Memory.LargestFree)})
+		table.Row{"limit", formatSize(m.Limit)}, table.Row{"held in segments", formatSize(m.Held)},
+		table.Row{"of these free", formatSize(m.Free)}, table.Row{"largest free block", formatSize(m.LargestFree)},
+		table.Row{"newest versions", formatSize(m.Live)}, table.Row{"kept in older versions", formatSize(m.Retained)},
+		table.Row{"kept by readers alone", formatSize(m.Pinned)}, table.Row{"kept for the next versions", formatSize(m.Recycled)},
+		table.Row{"directory", formatSize(m.Directory)}, table.Row{"not sealed yet", formatSize(m.Waiting)}, table.Row{"staging of clients", formatSize(m.Held - min(m.Held, known))})
 
 	fmt.Fprintln(out, "CLIENTS")
 	clients := newTable(out, "name", "language", "pid", "incarnation", "sessions", "pins", "pinned")

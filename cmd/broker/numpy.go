@@ -51,13 +51,27 @@ func writeNPY(out io.Writer, numpyType string, shape []int64, fill func(out io.W
 	return fill(out)
 }
 
-// writeGroup writes a group's rows as one array: prims, the row's shape, lanes.
+// writeGroup writes a group's rows as one array: prims, the row's shape, lanes; of kind array all elements one after
+// the other, then lanes.
 func (v *value) writeGroup(out io.Writer, group *callboard.Group) error {
-	name, err := numpyType(group.DType())
+	dtype := group.DType()
+	name, err := numpyType(dtype)
 	if err != nil {
 		return err
 	}
-	shape := append([]int64{int64(len(group.Prims()))}, group.Shape()[1:]...)
+	var shape []int64
+	if group.IsArray() {
+		offsets, err := v.offsets(group)
+		if err != nil {
+			return err
+		}
+		shape = append(shape, int64(offsets[len(offsets)-1]))
+		if dtype.Lanes > 1 {
+			shape = append(shape, int64(dtype.Lanes))
+		}
+	} else {
+		shape = append([]int64{int64(len(group.Prims()))}, group.Shape()[1:]...)
+	}
 	return writeNPY(out, name, shape, func(out io.Writer) (err error) {
 		_, failed := v.rowsOf(group, 0, func(_ string, raw []byte) {
 			if err == nil {
@@ -69,6 +83,15 @@ func (v *value) writeGroup(out io.Writer, group *callboard.Group) error {
 		}
 		return err
 	})
+}
+
+// offsets are where the rows of a group of kind array begin, in elements, and where the last one ends.
+func (v *value) offsets(group *callboard.Group) ([]uint64, error) {
+	offsets := []uint64{0}
+	_, err := v.rowsOf(group, 0, func(_ string, raw []byte) {
+		offsets = append(offsets, offsets[len(offsets)-1]+uint64(len(raw)/group.DType().Size()))
+	})
+	return offsets, err
 }
 
 // writePrims writes the paths of a group's rows as text.
@@ -103,10 +126,14 @@ func (v *value) npy(file string) error {
 	if len(v.groups) != 1 {
 		return usagef("the value has %d schemas, and --npy holds one array: use --npz, or choose prims with --prim", len(v.groups))
 	}
+	if v.groups[0].IsArray() {
+		return usagef("attribute %q is of kind array: its rows have lengths of their own, and --npy holds one array: use --npz, which has the rows one after the other and their offsets", v.groups[0].Attribute())
+	}
 	return writeFile(file, func(out io.Writer) error { return v.writeGroup(out, v.groups[0]) })
 }
 
-// npz writes the value as an archive: values and prims, and ordinal, floor and epoch; with several schemas values_0, prims_0 and so on.
+// npz writes the value as an archive: values and prims, of kind array offsets too, and ordinal, floor and epoch; with several schemas
+// values_0, prims_0 and so on.
 func (v *value) npz(file string) error {
 	return writeFile(file, func(out io.Writer) error {
 		archive := zip.NewWriter(out)
@@ -124,6 +151,17 @@ func (v *value) npz(file string) error {
 			}
 			if err := add("values"+suffix, func(out io.Writer) error { return v.writeGroup(out, group) }); err != nil {
 				return err
+			}
+			if group.IsArray() {
+				offsets, err := v.offsets(group)
+				if err != nil {
+					return err
+				}
+				if err := add("offsets"+suffix, func(out io.Writer) error {
+					return writeNPY(out, "<u8", []int64{int64(len(offsets))}, func(out io.Writer) error { return binary.Write(out, binary.LittleEndian, offsets) })
+				}); err != nil {
+					return err
+				}
 			}
 			if err := add("prims"+suffix, func(out io.Writer) error { return v.writePrims(out, group) }); err != nil {
 				return err

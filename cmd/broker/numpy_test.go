@@ -123,6 +123,36 @@ print(json.dumps({"Names": sorted(a.files), "Prims": a["prims"].tolist(), "Shape
 	require.NotZero(t, archive.Epoch)
 }
 
+// Behaviour 21: rows of lengths of their own, an empty one too, come back as they were.
+func TestReadArraysToNumPy(t *testing.T) {
+	_, stage := liveStage(t)
+	ctx := context.Background()
+	q, err := stage.QueryFromPathList(ctx, []string{"/a", "/b", "/c"})
+	require.NoError(t, err)
+	defer q.Release()
+	op, err := stage.WriteAttribute(ctx, q, "points", [][]float32{{1, 2, 3}, {}, {4}}, callboard.WriteOptions{Ordinal: 1, IsArray: true})
+	require.NoError(t, err)
+	require.NoError(t, op.Wait(ctx))
+	op, err = stage.AdvanceWriteFloor(1, callboard.SealOptions{})
+	require.NoError(t, err)
+	require.NoError(t, op.Wait(ctx))
+	file := filepath.Join(t.TempDir(), "points.npz")
+	code, _, notes := call("read", "points", "--npz", file)
+	require.Equal(t, exitOK, code, notes)
+	var got struct {
+		Rows  [][]float64
+		Prims []string
+	}
+	numpy(t, &got, `a = numpy.load(sys.argv[1])
+v, o = a["values"], a["offsets"]
+print(json.dumps({"Rows": [v[o[i]:o[i+1]].tolist() for i in range(len(o) - 1)], "Prims": a["prims"].tolist()}))`, file)
+	require.Equal(t, [][]float64{{1, 2, 3}, {}, {4}}, got.Rows)
+	require.Equal(t, []string{"/a", "/b", "/c"}, got.Prims)
+	code, _, notes = call("read", "points", "--npy", file)
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, notes, "use --npz")
+}
+
 // What cannot be written is refused, and leaves nothing: neither a new file nor a spoilt old one.
 func TestReadToNumPyRefuses(t *testing.T) {
 	_, stage := liveStage(t)

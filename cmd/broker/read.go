@@ -28,7 +28,8 @@ With --json all rows and values are there, unless --rows says otherwise; what JS
 
 --npy FILE writes one NumPy array instead: the prims, then the shape of a row, then the lanes of the element type if it has
 several. --npz FILE writes an archive with that array as "values", the paths as "prims", and "ordinal", "floor" and "epoch"; of an
-attribute with several schemas "values_0", "prims_0" and so on. The file appears whole or not at all.`,
+attribute with several schemas "values_0", "prims_0" and so on. Of kind array the values stand one after the other, and row i is
+values[offsets[i]:offsets[i+1]]. The file appears whole or not at all.`,
 		Example: `  callboard read body/position
   callboard read body/position --prim /World/humanoid/torso --prim /World/humanoid/pelvis
   callboard read camera/rgb --values 6

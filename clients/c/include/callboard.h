@@ -559,8 +559,12 @@ CBD_API cbd_status cbd_advance_write_floor(cbd_stage *stage, uint64_t ordinal, u
                                            const char *const *names, size_t n, uint64_t stamp_ns,
                                            cbd_op **op, cbd_error *error);
 
-/* States an attribute's schema and settings before anybody writes it. retain 0 and
- * handoff CBD_HANDOFF_DEFAULT: as the stage says. */
+/* States an attribute's schema and settings before anybody writes it. retain (at most
+ * 1 048 576 versions) 0 and handoff CBD_HANDOFF_DEFAULT: as the stage says. An attribute that
+ * exists with this schema is accepted, and its settings change where others are named: fewer
+ * versions go with the next seal, another handoff counts from the next buffer on. Otherwise
+ * INVALID_ARGUMENT names both schemas. NOT_SUPPORTED: a device other than the host, kind array,
+ * a reserved name. ACCESS_DENIED: this client attached read-only. */
 CBD_API cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *schema, uint32_t retain,
                                uint32_t handoff, cbd_op **op, cbd_error *error);
 

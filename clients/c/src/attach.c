@@ -128,8 +128,14 @@ cbd_status cbdi_enter(cbd_stage *stage, cbd_error *error)
     if (!atomic_load(&stage->foreign) && !atomic_load(&stage->closed)) {
         uint32_t seen = atomic_load(&stage->mapped);
         while (seen != 0)
-            if (atomic_compare_exchange_weak(&stage->mapped, &seen, seen + 1))
+            if (atomic_compare_exchange_weak(&stage->mapped, &seen, seen + 1)) {
+                if (load32(&stage->directory->retired_count) != atomic_load(&stage->retired_seen) &&
+                    pthread_mutex_trylock(&stage->cache_lock) == 0) { /* else whoever has it is in a call, too */
+                    cbdi_segments_trim(stage);
+                    pthread_mutex_unlock(&stage->cache_lock);
+                }
                 return CBD_STATUS_OK;
+            }
     }
     cbd_status status = cbdi_ended(stage, error);
     return status != CBD_STATUS_OK ? status

@@ -98,7 +98,6 @@ static cbd_status claimed(cbd_stage *stage, const struct claim *c, uint64_t life
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "group %u of session %llu has no rows", d->group_index, (unsigned long long)d->session);
     if (status == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
-        cbdi_segments_trim(stage);
         status = cbdi_take_group(session, d, error);
         pthread_mutex_unlock(&stage->cache_lock);
     }

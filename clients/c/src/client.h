@@ -99,7 +99,7 @@ cbd_status cbdi_segment_writable(cbd_stage *stage, struct segment *segment, cbd_
 cbd_status cbdi_place(cbd_stage *stage, uint64_t segment, uint64_t offset, uint64_t length, const char *what,
                       const uint8_t **bytes, struct segment **where, cbd_error *error);
 
-/* Unmaps retired segments that nobody looks at (S2). */
+/* Unmaps retired segments that nobody looks at (S2); every call begins with it. Under cache_lock. */
 void cbdi_segments_trim(cbd_stage *stage);
 void cbdi_segments_unmap(cbd_stage *stage);
 
@@ -526,7 +526,7 @@ struct cbd_stage {
     pthread_mutex_t cache_lock;
     struct segment **segments; /* by id - 1 */
     uint64_t segments_room;
-    uint32_t retired_seen;
+    _Atomic uint32_t retired_seen;
     struct column **columns; /* by index */
     uint32_t column_count, columns_room;
     struct column **buckets;

@@ -238,7 +238,6 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     if (result.count != 1)
         return CBD_STATUS_OK;
     pthread_mutex_lock(&stage->cache_lock);
-    cbdi_segments_trim(stage);
     status = cbdi_take_group(session, descriptor, error);
     pthread_mutex_unlock(&stage->cache_lock);
     return status;

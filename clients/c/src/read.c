@@ -534,7 +534,6 @@ static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *cons
     cbdi_stage_retain(stage);
 
     pthread_mutex_lock(&stage->cache_lock);
-    cbdi_segments_trim(stage);
     cbd_status status = make_plan(stage, names, n, &plan, error);
     pthread_mutex_unlock(&stage->cache_lock);
     if (status != CBD_STATUS_OK) {

@@ -171,7 +171,7 @@ cbd_status cbdi_place(cbd_stage *stage, uint64_t segment, uint64_t offset, uint6
 void cbdi_segments_trim(cbd_stage *stage)
 {
     uint32_t retired = load32(&stage->directory->retired_count);
-    if (retired == stage->retired_seen)
+    if (retired == atomic_load(&stage->retired_seen))
         return;
     bool all = true;
     for (uint64_t i = 0; i < stage->segments_room; i++) {
@@ -203,7 +203,7 @@ void cbdi_segments_trim(cbd_stage *stage)
         free(segment);
     }
     if (all)
-        stage->retired_seen = retired;
+        atomic_store(&stage->retired_seen, retired);
 }
 
 void cbdi_segments_unmap(cbd_stage *stage)

@@ -561,3 +561,24 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
             got = {group.attribute: group.array(0).copy() for group in read}
         np.testing.assert_array_equal(got[a], np.arange(3.0))
         np.testing.assert_array_equal(got[b], np.zeros((3, 3)))
+
+
+def test_declarations_state_and_change_settings(stage: cb.Stage, name: str) -> None:
+    """behaviour 15: what is declared is told, settings of what exists can change, its schema cannot"""
+    stage.declare(name, dtype="f4", row_shape=(2, 3), retain=2, handoff="copy").wait()
+
+    def told() -> tuple[object, ...]:
+        (info,) = [a for a in stage.attributes() if a["name"] == name]
+        return tuple(info[key] for key in ("row_shape", "retain", "handoff"))
+
+    assert told() == ((2, 3), 2, "copy")
+    stage.declare(name, dtype="f4", row_shape=(2, 3)).wait()  # no opinion
+    assert told() == ((2, 3), 2, "copy")
+    stage.declare(name, dtype="f4", row_shape=(2, 3), retain=7, handoff="adopt").wait()
+    assert told() == ((2, 3), 7, "adopt")
+    for wrong in ({"dtype": "f8", "row_shape": (2, 3)}, {"dtype": "f4", "row_shape": 6}):
+        with pytest.raises(cb.InvalidArgument):
+            stage.declare(name, **wrong).wait()
+    with pytest.raises(cb.InvalidArgument, match="1048577"):
+        stage.declare(name, dtype="f4", row_shape=(2, 3), retain=1 << 20 | 1).wait()
+    assert told() == ((2, 3), 7, "adopt")
