@@ -3,6 +3,7 @@ package callboard
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -126,6 +127,7 @@ func (c *client) close() {
 		c.root.handle.released.Store(true) // ours, and not forgotten by anybody
 	}
 	c.rooting.Unlock()
+	tell(slog.LevelInfo, logSession, "closed stage %s", c.options.Stage)
 	c.leave()
 }
 
@@ -133,6 +135,9 @@ func (c *client) close() {
 func (c *client) end(why *Error) {
 	if c.ended.CompareAndSwap(nil, why) {
 		close(c.over)
+		if !c.closed.Load() {
+			tell(slog.LevelWarn, logSession, "stage %s: the session is over: %s", c.options.Stage, why.Text)
+		}
 	}
 	why = c.ended.Load()
 	c.mutex.Lock()
@@ -198,6 +203,7 @@ const turnMax = ring.TurnMax
 
 // forgot tells the program of something that was dropped without being given back.
 func (c *client) forgot(what string) {
+	tell(slog.LevelWarn, logHandle, "stage %s: %s was dropped without being given back", c.options.Stage, what)
 	if c.options.Forgotten != nil {
 		c.options.Forgotten(what)
 	}

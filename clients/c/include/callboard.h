@@ -32,13 +32,21 @@
  *   - Nothing here prints, aborts, exits or raises a signal.
  *   - Strings in are NUL-terminated UTF-8 unless a length is passed; other bytes are refused
  *     with INVALID_ARGUMENT, at once. Error texts are always UTF-8.
- *   - When the broker goes away, stopped or killed, cbd_stage_is_alive turns 0 as soon as it is
+ *   - A broker that dies and is started anew, or is replaced, takes the session up again. The client looks
+ *     for the next one up to cbd_connect_options.reattach_ns, driven by whoever waits, polls or asks whether the
+ *     stage is alive; there is no thread of its own. Reads in place and cbd_follow go on the whole time, and
+ *     a first look at memory that is not mapped yet waits. Calls that wait for the broker wait for the next one.
+ *     What was not sealed is gone: submissions of that time end with BROKER_RESTARTED, and so do ops that were in
+ *     flight (but a seal whose floor was reached is OK) and everything on map sessions of before. Work
+ *     that was accepted and not sealed is told once: the next submission that writes or seals is
+ *     refused with BROKER_RESTARTED, which names it. Queries stay usable; the first use registers them again,
+ *     one round trip.
+ *   - When the broker goes away for good, stopped or not started anew in time, cbd_stage_is_alive turns 0 as soon as it is
  *     noticed, and whatever needs the broker ends with SESSION_ENDED and the reason: every
  *     wait (an op, cbd_follow), every submission, the first look at memory that this
  *     client has not mapped yet. What was sealed stays readable in place, with groups, pins and
  *     snapshots that are held and with new reads, as far as the memory is mapped, because it
- *     belongs to no process; but it shows the state at the broker's end and nothing newer. A broker that is
- *     started anew makes a new generation in this version: connect again to see it. An orderly
+ *     belongs to no process; but it shows the state at the broker's end and nothing newer. An orderly
  *     stop removes the stage's memory from the machine, so that only what is mapped stays.
  *   - Options structs of all zeros, or NULL, are the defaults. The one exception
  *     is cbd_write_options.count; use cbd_write_options_default().
@@ -81,6 +89,34 @@ CBD_API const char *cbd_status_text(cbd_status status);
 
 /* The version of the ABI that this library speaks, "1.0"; static. */
 CBD_API const char *cbd_abi_version(void);
+
+/* ---- the log ------------------------------------------------------------- */
+
+/* Without a callback nothing is said anywhere. With one, the library tells what happens to sessions and handles,
+ * never what happens to data. Channels, which each text begins with: "session" (attached, broker lost, taken up again,
+ * ended, closed), "memory" (segments mapped and unmapped), "handle" (given back while in use), "call" (refusals that
+ * a program should know of: limits, lost work). */
+enum { CBD_LOG_DEBUG = 0, CBD_LOG_INFO = 1, CBD_LOG_WARNING = 2, CBD_LOG_ERROR = 3, CBD_LOG_NONE = 4 };
+
+/* severity: CBD_LOG_*; time_ns since 1970; text is the library's and valid until the callback returns. Called on a
+ * thread of the library's own, one record at a time, in order, never while a lock of the library is held: it may call
+ * anything but cbd_log_flush and cbd_log_remove. While it is slow, records are dropped, and their number is told. */
+typedef void (*cbd_log_callback)(void *context, uint32_t severity, uint64_t time_ns, const char *text);
+
+/* Installs the process's one callback. threshold: what is less severe is left out; CBD_LOG_NONE: everything is.
+ * channels: names with commas between them, and only those are told; NULL or "": all. A name that no channel has
+ * matches nothing. INVALID_ARGUMENT: other text, or no callback; ALREADY_EXISTS: remove the other one first. A forked
+ * child has none. */
+CBD_API cbd_status cbd_log_install(cbd_log_callback callback, void *context, uint32_t threshold, const char *channels,
+                                   cbd_error *error);
+
+/* Waits until what was logged before is delivered; 0 looks once, UINT64_MAX waits for ever. OK at once without a
+ * callback; TIMEOUT; OP_FAILED within the callback. */
+CBD_API cbd_status cbd_log_flush(uint64_t timeout_ns, cbd_error *error);
+
+/* Delivers what was logged, then removes the callback: it is not called any more when this returns. OK without one;
+ * OP_FAILED within the callback. */
+CBD_API cbd_status cbd_log_remove(cbd_error *error);
 
 /* ---- types of data ------------------------------------------------------ */
 
@@ -174,7 +210,10 @@ typedef struct cbd_connect_options {
     uint32_t argument_bytes;  /* room for arguments, inline payloads too, up to CBD_AREA_BYTES_MAX; 0: CBD_ARGUMENT_BYTES_DEFAULT */
     uint32_t result_bytes;    /* room for results, up to CBD_AREA_BYTES_MAX; 0: CBD_RESULT_BYTES_DEFAULT */
     uint64_t timeout_ns;      /* for the broker's answer; 0: 10 s */
+    uint64_t reattach_ns;     /* how long to look for the next broker when this one is gone; 0: 10 s; or CBD_REATTACH_NEVER */
 } cbd_connect_options;
+
+#define CBD_REATTACH_NEVER UINT64_MAX
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
@@ -196,6 +235,12 @@ CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *opti
  * the memory behind them, until they are released. A second call does nothing.
  * The handle stays usable for calls, which return SESSION_ENDED. */
 CBD_API void cbd_stage_close(cbd_stage *stage);
+
+/* As cbd_stage_close, but refuses with OP_FAILED while anything of the stage is in use: its text lists map sessions,
+ * queries, ops that are not done, reads, snapshots, and pins with their attributes and epochs. Ops that are done
+ * and sessions that are over do not count. The stage then stays as it is, and the call can be repeated. It looks and then closes: what another thread makes in between is
+ * closed over. OK where the stage is closed already. */
+CBD_API cbd_status cbd_stage_close_if_idle(cbd_stage *stage, cbd_error *error);
 
 /* Gives the handle back; closes it first where that was not done. */
 CBD_API void cbd_stage_release(cbd_stage *stage);
@@ -404,7 +449,7 @@ CBD_API cbd_status cbd_path_tokens(cbd_stage *stage, uint64_t path, uint64_t *to
 
 typedef struct cbd_op_result {
     cbd_status status;
-    uint32_t flags;   /* CBD_COMPLETION_* */
+    uint32_t flags;   /* CBD_COMPLETION_*; SEALED_MAYBE with BROKER_RESTARTED: its ordinal is sealed, and it may have been part of that */
     uint64_t ordinal; /* that the op ended up with */
     uint64_t epoch;   /* that a seal published, else the current one */
     uint64_t value;   /* a seal: the floor */

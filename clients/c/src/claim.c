@@ -21,16 +21,19 @@ struct claim {
     char name[CBD_NAME_BYTES_MAX + 1];
 };
 
+
 /* Submits a claim and waits, whatever interrupts: a claim that nobody knows of would never be
  * filled. What it says is checked as far as it is about itself. */
-static cbd_status claim(cbd_stage *stage, uint64_t session, uint64_t index, struct claim *c, cbd_error *error)
+/* *life: of the session, or 0 for any; then that of the claim. */
+static cbd_status claim(cbd_stage *stage, uint64_t session, uint64_t index, uint64_t *life, struct claim *c, cbd_error *error)
 {
     memset(c, 0, sizeof *c);
-    struct submission s = {.opcode = CBD_OP_CLAIM_GROUP, .handle = session, .value = index, .into = c, .into_bytes = sizeof *c - 1};
+    struct submission s = {.opcode = CBD_OP_CLAIM_GROUP, .handle = session, .life = *life, .value = index, .into = c, .into_bytes = sizeof *c - 1};
     cbd_status status = cbdi_submit_begin(stage, &s, 0, sizeof *c - 1, error);
     if (status != CBD_STATUS_OK)
         return status;
     cbd_op *op;
+    *life = atomic_load(&stage->ring.life);
     cbdi_submit_commit(stage, &s, &op);
     status = cbd_op_wait(op, UINT64_MAX, NULL, error);
     uint32_t got = op->got_bytes;
@@ -48,7 +51,8 @@ cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error)
     cbd_status status = cbdi_enter(stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    status = claim(stage, session->handle, CBD_ANY_GROUP, &c, error);
+    uint64_t life = session->life;
+    status = claim(stage, session->handle, CBD_ANY_GROUP, &life, &c, error);
     if (status == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
         status = cbdi_take_group(session, &c.results.group, error);
@@ -75,12 +79,17 @@ static cbd_status take_prims(cbd_session *session, const cbd_abi_group_descripto
 }
 
 /* The session of one claimed group; of a failure nothing stays claimed. */
-static cbd_status claimed(cbd_stage *stage, const struct claim *c, cbd_group **group, cbd_error *error)
+static cbd_status claimed(cbd_stage *stage, const struct claim *c, uint64_t life, cbd_group **group, cbd_error *error)
 {
     const cbd_abi_group_descriptor *d = &c->results.group;
     cbd_session *session = cbdi_session_new(stage, NULL, c->name, c->results.name_bytes);
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a claim");
+    if (!cbdi_session_claimed(stage, life)) {
+        cbd_session_release(session);
+        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted after it gave this group away; claim another one");
+    }
+    session->life = life;
     session->handle = d->session;
     session->group_count = c->results.group_count;
     cbdi_schema_from_abi(&c->results.schema, &session->schema);
@@ -108,6 +117,7 @@ static cbd_status claimed(cbd_stage *stage, const struct claim *c, cbd_group **g
 cbd_status cbd_claim_group(cbd_stage *stage, uint64_t session, uint64_t index, cbd_group **group, cbd_error *error)
 {
     struct claim c;
+    uint64_t life = 0;
     if (group == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "group: expected a place for the group, got NULL");
     *group = NULL;
@@ -117,9 +127,9 @@ cbd_status cbd_claim_group(cbd_stage *stage, uint64_t session, uint64_t index, c
     if (stage->read_only)
         status = cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
     if (status == CBD_STATUS_OK)
-        status = claim(stage, session, index, &c, error);
+        status = claim(stage, session, index, &life, &c, error);
     if (status == CBD_STATUS_OK)
-        status = claimed(stage, &c, group, error);
+        status = claimed(stage, &c, life, group, error);
     cbdi_leave(stage);
     return status;
 }
@@ -143,6 +153,7 @@ cbd_status cbd_give_up_group(cbd_group *view, cbd_error *error)
     what->opcode = CBD_OP_UNMAP_GROUP;
     what->flags = CBD_FLAG_ABORT;
     what->handle = session->handle;
+    what->life = session->life;
     what->value = view->index;
     cbdi_defer(session->stage, what);
     return CBD_STATUS_OK;
@@ -178,9 +189,10 @@ cbd_status cbd_list_groups(cbd_stage *stage, const char *attribute, cbd_open_gro
         status = cbdi_enter(stage, error);
     if (status != CBD_STATUS_OK)
         return status;
+    status = cbdi_reattach_wait(stage, false, error); /* it waits for the broker anyway */
     cbd_abi_group_descriptor *page = malloc(LIST_GROUPS * sizeof *page);
     cbd_op_result result;
-    if (page == NULL)
+    if (page == NULL && status == CBD_STATUS_OK)
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a list of groups");
     while (status == CBD_STATUS_OK) {
         status = list_page(stage, attribute == NULL ? "" : attribute, length, listed, page, &result, error);
@@ -240,6 +252,8 @@ cbd_status cbd_work_on(cbd_stage *stage, const char *attribute, cbd_fill *fill, 
             status = work(stage, open.session, fill, context, &more, error);
             filled = filled || more;
         }
+        if (status == CBD_STATUS_BROKER_RESTARTED)
+            continue; /* the list waits for the next broker */
         if (status != CBD_STATUS_OK)
             return status;
         if (filled) {

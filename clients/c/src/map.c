@@ -209,18 +209,21 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     struct submission s = {
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
-        .handle = session->query->handle,
+        .query = session->query,
         .ordinal = o->next_ordinal ? 0 : o->ordinal,
         .into = descriptor,
         .into_bytes = sizeof *descriptor,
     };
-    cbd_status status = cbdi_submit_begin(stage, &s, sizes_at + size_bytes, sizeof *descriptor + size_bytes, error);
+    cbd_status status = cbdi_reattach_wait(stage, false, error); /* it waits for the broker anyway */
+    if (status == CBD_STATUS_OK)
+        status = cbdi_submit_begin(stage, &s, sizes_at + size_bytes, sizeof *descriptor + size_bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
     memcpy(s.arguments, &arguments, sizeof arguments);
     memcpy(s.arguments + sizeof arguments, session->name, name_bytes);
     if (size_bytes != 0)
         memcpy(s.arguments + sizes_at, session->sizes, size_bytes);
+    session->life = cbdi_session_opened(stage);
     cbd_op *op;
     cbd_op_result result;
     uint32_t got;
@@ -337,6 +340,9 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     *group = NULL;
     if (atomic_load(&session->over))
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session->name);
+    if (session->life != atomic_load(&session->stage->ring.life))
+        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                         "the broker restarted, and the session on \"%.200s\" is of the time before: map it anew", session->name);
     if (session->next == session->count) {
         if (!session->split)
             return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
@@ -348,6 +354,25 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     return CBD_STATUS_OK;
 }
 
+/* False where it has ended already. */
+static bool mark_over(cbd_session *session)
+{
+    if (atomic_exchange(&session->over, 1))
+        return false;
+    if (session->life != 0)
+        atomic_fetch_sub(&session->stage->open_sessions, 1);
+    return true;
+}
+
+/* An op on the session: of its life alone, and about its attribute. */
+static void of_session(struct submission *s, const cbd_session *session)
+{
+    s->handle = session->handle;
+    s->life = session->life;
+    s->about = cbdi_hash(session->name, strlen(session->name));
+    s->about_ordinal = session->count != 0 ? session->groups[0]->view.ordinal : 0;
+}
+
 /* Submits the end of a session, or of a claimed group, by an op that cannot get lost. */
 static void submit_end(cbd_session *session, uint32_t flags)
 {
@@ -357,6 +382,7 @@ static void submit_end(cbd_session *session, uint32_t flags)
     session->last->value = session->claimed ? session->groups[0]->view.index : 0;
     session->last->flags = flags;
     session->last->handle = session->handle;
+    session->last->life = session->life;
     cbdi_defer(session->stage, session->last);
     session->last = NULL;
 }
@@ -364,7 +390,7 @@ static void submit_end(cbd_session *session, uint32_t flags)
 /* Ends it where it is open. */
 static void end_session(cbd_session *session, uint32_t flags)
 {
-    if (!atomic_exchange(&session->over, 1))
+    if (mark_over(session))
         submit_end(session, flags);
 }
 
@@ -384,7 +410,8 @@ cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_err
     cbd_status status = cbdi_enter(session->stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .handle = session->handle, .value = view->index};
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .value = view->index};
+    of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
         protect(session, group, PROT_READ);
@@ -413,14 +440,14 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
     if (status != CBD_STATUS_OK)
         return status;
     struct submission s = {.opcode = CBD_OP_UNMAP_ATTRIBUTE,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .handle = session->handle};
+                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0)};
+    of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
         for (size_t i = 0; i < session->count; i++)
             if (!session->groups[i]->unmapped && session->groups[i]->segment != NULL)
                 protect(session, session->groups[i], PROT_READ);
-        atomic_store(&session->over, 1);
+        mark_over(session);
         atomic_store(&session->waiting, session->split);
         cbdi_submit_commit(session->stage, &s, op);
     }
@@ -442,8 +469,8 @@ cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t c
     arguments.selection.word_count = (uint32_t)words;
     struct submission s = {.opcode = CBD_OP_UNMAP_GROUP,
                            .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .handle = session->handle,
                            .value = view->index};
+    of_session(&s, session);
     cbd_status status = cbdi_submit_begin(session->stage, &s, sizeof arguments + words * sizeof *mask, 0, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -455,7 +482,7 @@ cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t c
     cbdi_submit_commit(session->stage, &s, &op);
     /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
     bool interrupted = false;
-    while (cbd_op_wait(op, TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
+    while (cbd_op_wait(op, WAIT_TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
         interrupted = cbdi_interrupted();
     if (interrupted) {
         cbd_op_release(op);
@@ -475,7 +502,7 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
 {
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    if (!atomic_exchange(&session->over, 1) || atomic_exchange(&session->waiting, 0))
+    if (mark_over(session) || atomic_exchange(&session->waiting, 0))
         submit_end(session, CBD_FLAG_ABORT);
     return CBD_STATUS_OK;
 }
@@ -485,6 +512,9 @@ void cbd_session_release(cbd_session *session)
     if (session == NULL)
         return;
     cbd_stage *stage = session->stage;
+    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
+                 stage->name, session->name);
     end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
     for (size_t i = 0; i < session->count; i++) {
         if (session->groups[i]->segment != NULL)
@@ -492,8 +522,8 @@ void cbd_session_release(cbd_session *session)
         free(session->groups[i]->arrays);
         free(session->groups[i]);
     }
-    if (session->query != NULL)
-        cbd_query_release(session->query);
+    cbdi_query_drop(session->query);
+    cbdi_session_released(stage, session->life);
     free(session->prims);
     free(session->last);
     free(session->sizes);

@@ -18,7 +18,7 @@ struct cbd_session {
     cbd_stage *stage;
     cbd_query *query; /* NULL: claimed */
     uint64_t *prims;  /* of a claimed group; else NULL, they are the query's */
-    uint64_t handle;
+    uint64_t handle, life; /* life: of the broker that opened it */
     bool next_ordinal, claimed;
     uint64_t group_count;
     bool split; /* several groups, which are claimed as they are fetched */

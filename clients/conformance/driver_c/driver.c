@@ -5,6 +5,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "driver.h"
 
@@ -199,9 +203,77 @@ void *get(const char *name, enum sort sort)
     return NULL;
 }
 
+/* ---- the log ---------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t mutex;
+    _Atomic int hold;
+    int inside, overlapped, count;
+    uint32_t severity;
+    uint64_t time_ns;
+    char text[512];
+} heard = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void hear(void *context, uint32_t severity, uint64_t time_ns, const char *text)
+{
+    (void)context;
+    pthread_mutex_lock(&heard.mutex);
+    heard.overlapped |= heard.inside++ > 0;
+    pthread_mutex_unlock(&heard.mutex);
+    while (heard.hold)
+        usleep(1000);
+    pthread_mutex_lock(&heard.mutex);
+    heard.inside--;
+    heard.count++;
+    heard.severity = severity;
+    heard.time_ns = time_ns;
+    snprintf(heard.text, sizeof heard.text, "%s", text);
+    pthread_mutex_unlock(&heard.mutex);
+}
+
+static cbd_status do_log(struct command *c)
+{
+    static const char *const levels[] = {"debug", "info", "warning", "error", "none"};
+    const char *verb = arg(c, 0);
+    if (strcmp(verb, "install") == 0) {
+        uint32_t level = 0;
+        while (level < CBD_LOG_NONE && strcmp(levels[level], arg(c, 1)) != 0)
+            level++;
+        return cbd_log_install(hear, NULL, level, arg(c, 2), &error);
+    }
+    if (strcmp(verb, "remove") == 0)
+        return cbd_log_remove(&error);
+    if (strcmp(verb, "flush") == 0) {
+        cbd_status status = cbd_log_flush((uint64_t)(atof(arg(c, 1)) * 1e9), &error);
+        say(" flushed=%s", status == CBD_STATUS_OK ? "true" : "false");
+        return status == CBD_STATUS_TIMEOUT ? CBD_STATUS_OK : status;
+    }
+    if (strcmp(verb, "heard") != 0) {
+        heard.hold = strcmp(verb, "hold") == 0;
+        return CBD_STATUS_OK;
+    }
+    pthread_mutex_lock(&heard.mutex); /* since the last time */
+    say(" count=%d overlapped=%s", heard.count, heard.overlapped ? "true" : "false");
+    if (heard.count != 0) {
+        say(" severity=%u time=%" PRIu64 " text=", heard.severity, heard.time_ns);
+        say_quoted(heard.text, strlen(heard.text));
+    }
+    heard.count = 0;
+    pthread_mutex_unlock(&heard.mutex);
+    return CBD_STATUS_OK;
+}
+
+static cbd_status do_idle(struct command *c)
+{
+    (void)c;
+    return cbd_stage_close_if_idle(stage, &error);
+}
+
 static cbd_status do_reset(struct command *c)
 {
     (void)c;
+    heard.hold = 0;
+    cbd_log_remove(NULL);
     for (int i = 0; i < HANDLES_MAX; i++) {
         release(&handles[i]);
         handles[i].sort = FREE;
@@ -654,7 +726,7 @@ static cbd_status fill_places(cbd_group *group, void *context, cbd_error *e)
 
 static cbd_status do_work(struct command *c)
 {
-    uint64_t left = number(c, "n");
+    uint64_t left = number_of(c, "n");
     cbd_status status = CBD_STATUS_TIMEOUT;
     while (left > 0 && status == CBD_STATUS_TIMEOUT)
         status = cbd_work_on(stage, arg(c, 0), fill_places, &left, 0, &error);
@@ -1116,8 +1188,6 @@ static cbd_status do_frontier(struct command *c)
 }
 
 static cbd_status do_gpu(struct command *c) { (void)c; return no_call("no client moves device memory yet"); }
-static cbd_status do_log(struct command *c) { (void)c; return no_call("no client has a log callback yet"); }
-static cbd_status do_refusals(struct command *c) { (void)c; return no_call("no client refuses to close with live handles yet"); }
 static cbd_status do_handles(struct command *c) { (void)c; return no_call("how many pins are in use is not shown"); }
 
 static const struct {
@@ -1133,8 +1203,8 @@ static const struct {
     {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"next", do_next, 0}, {"open", do_open, 0}, {"claim", do_claim, 0}, {"giveup", do_giveup, 0}, {"work", do_work, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
     {"attributes", do_attributes, 0}, {"delete", do_delete, 0}, {"find", do_find, 0}, {"handles", do_handles, 0},
     {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
-    {"gpu", do_gpu, 0}, {"log", do_log, 0}, {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
-    {"slice", do_slice, 0}, {"querylist", do_querylist, 0}, {"join", do_join, 0}, {"split", do_split, 0}, {"await", do_await, 0}, {"refusals", do_refusals, 0},
+    {"gpu", do_gpu, 0}, {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
+    {"slice", do_slice, 0}, {"querylist", do_querylist, 0}, {"join", do_join, 0}, {"split", do_split, 0}, {"await", do_await, 0}, {"log", do_log, 0}, {"idle", do_idle, 0},
 };
 
 static cbd_status run(struct command *c)

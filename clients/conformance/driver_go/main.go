@@ -20,6 +20,7 @@ type driver struct {
 	cursors  map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
 	flooded  []*callboard.Op
 	sessions map[string]uint64 // by attribute: whose groups were listed last
+	heard    *heard
 }
 
 // answer is the rest of a line that begins with "ok".
@@ -84,7 +85,7 @@ func (d *driver) do(c command) (*answer, error) {
 		"publish": d.publish, "seal": d.seal, "declare": d.declare, "wait": d.wait, "op": d.op, "floor": d.floor,
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
-		"abort": d.abort, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
+		"abort": d.abort, "log": d.log, "idle": d.idle, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 		"find": d.find, "await": d.await, "list": d.list, "listed": d.listed, "retain": d.retain, "unlist": d.unlist, "slice": d.slice,
 		"querylist": d.queryList, "join": d.joinTokens, "split": d.split,
@@ -106,13 +107,12 @@ func (d *driver) do(c command) (*answer, error) {
 
 // lacking are calls that the Go client does not have.
 var lacking = map[string]string{
-	"gpu":      "no client moves device memory yet",
-	"log":      "no client has a log callback yet",
-	"refusals": "no client refuses to close with live handles yet",
+	"gpu": "no client moves device memory yet",
 }
 
 func (d *driver) reset() {
 	d.flooded = nil
+	d.stopLog()
 	for name, h := range d.handles {
 		release(h)
 		delete(d.handles, name)

@@ -16,6 +16,7 @@ import numpy as np
 from callboard import _abi
 from find import Finding
 from groups import Groups
+from log import Log
 
 LIMIT = 20.0  # seconds: a driver never hangs
 NAMES = dict(enumerate(_abi.STATUS_NAMES))
@@ -24,8 +25,6 @@ NAMES = dict(enumerate(_abi.STATUS_NAMES))
 # Calls that the Python client does not have.
 LACKING = {
     "gpu": "no client moves device memory yet",
-    "log": "no client has a log callback yet",
-    "refusals": "no client refuses to close with live handles yet",
 }
 
 
@@ -134,6 +133,7 @@ class Driver(Finding, Groups):
     def __init__(self) -> None:
         super().__init__()
         self.stage: Any = None
+        self.log = Log()
         self.handles: dict[str, Any] = {}
         self.flooded: list[cb.Op] = []
         self.cursors: dict[int, cb.Cursor] = {}  # of the snapshots that the scenario took, by epoch
@@ -174,7 +174,15 @@ class Driver(Finding, Groups):
             raise Late from error
         return f"id={op.id} ordinal={op.ordinal} epoch={op.epoch} floor={op.floor} adopted={op.adopted}"
 
+    def do_log(self, c: Command) -> str:
+        return self.log.do(*c.args)
+
+    def do_idle(self, c: Command) -> str:
+        self.stage.close(if_idle=True)
+        return ""
+
     def do_reset(self, c: Command) -> str:
+        self.log.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             self.handles.clear()

@@ -31,6 +31,7 @@ from ._errors import (
     SessionEnded,
     Timeout,
 )
+from ._log import Severity, flush_log, install_log, remove_log
 from ._native import ABI_VERSION, Cursor, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
 from ._types import (
     ALL,
@@ -107,6 +108,7 @@ __all__ = [
     "Scope",
     "Semantic",
     "SessionEnded",
+    "Severity",
     "Snapshot",
     "Stage",
     "Strings",
@@ -116,5 +118,8 @@ __all__ = [
     "__version__",
     "connect",
     "dtype",
+    "flush_log",
+    "install_log",
+    "remove_log",
     "version",
 ]

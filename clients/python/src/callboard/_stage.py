@@ -261,6 +261,7 @@ def connect(
     pin_count: int = 0,
     argument_bytes: int = 0,
     result_bytes: int = 0,
+    reattach_timeout: float | None = 10.0,
 ) -> Stage:
     """Attaches to a running stage.
 
@@ -275,12 +276,16 @@ def connect(
     pin_count: groups, views of different reads and snapshots that may be held at a time, up to 65536 (4096).
     argument_bytes, result_bytes: room for what ops send and get, up to 64 MiB (1 MiB each).
 
-    When the broker is gone, stopped or killed, `alive` turns False as soon as it is noticed, and waits, submissions
-    and the first look at memory that is not mapped yet raise SessionEnded with the reason. What was sealed stays
-    readable in place, through views, groups and snapshots that are held and by new reads, as far as it is mapped:
-    the memory belongs to no process. It is the state at the broker's end. A broker that is started anew does not take
-    it over in this version: connect again. An orderly stop removes the memory from the machine, so that only what is
-    mapped stays.
+    A broker that is killed and started anew, or replaced, takes this session up again: the next one is looked for up to
+    reattach_timeout seconds (0: not at all; None: for ever). Meanwhile and afterwards views, snapshots and new reads
+    show what was sealed, and waits for an epoch go on. What was not sealed is gone: ops on their way, submissions of
+    that time and map sessions raise BrokerRestarted, and so does, once, the first write or seal after work that was
+    accepted and never sealed. Do the work again. Queries stay usable.
+
+    When the broker is gone for good, stopped or not started anew in time, `alive` turns False as soon as it is noticed,
+    and waits, submissions and the first look at memory that is not mapped yet raise SessionEnded with the reason. What
+    was sealed stays readable in place, as far as it is mapped: the memory belongs to no process. It is the state at the
+    broker's end. An orderly stop removes the memory from the machine, so that only what is mapped stays.
 
     Raises NotFound (listing the places looked at, or naming the stage that is served there instead), ValueError for
     sizes out of range, IncompatibleVersion, AccessDenied, LimitReached, Timeout.
@@ -298,4 +303,5 @@ def connect(
         pin_count=pin_count,
         argument_bytes=argument_bytes,
         result_bytes=result_bytes,
+        reattach_timeout=reattach_timeout,
     )

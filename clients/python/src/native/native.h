@@ -10,6 +10,7 @@
  *     write.c    Stage: writing, publishing, sealing, declaring
  *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
+ *     log.c      the log callback
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
  * and no wait is longer than TURN_NS before signals are looked at. What a consumer of
@@ -38,6 +39,7 @@ struct native {
     PyObject *dtype_type; /* callboard.DType, a tuple (code, bits, lanes) */
     PyObject *dtype;      /* callboard.dtype */
     PyObject *semantics;  /* the members of callboard.Semantic, by number */
+    PyObject *severity;   /* callboard.Severity, once a log callback was installed; borrowed, it lives as long as the module */
 };
 extern struct native native;
 
@@ -260,5 +262,10 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t
 
 /* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
 extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
+
+/* log.c: functions of the module. */
+PyObject *log_install(PyObject *module, PyObject *args);
+PyObject *log_flush(PyObject *module, PyObject *timeout);
+PyObject *log_remove(PyObject *module, PyObject *unused);
 
 #endif
