@@ -68,11 +68,9 @@ static PyObject *fetch(Read *read, bool managed)
     }
     if (status == CBD_STATUS_OK)
         return read_group_new(group, managed);
-    if (status != CBD_STATUS_END)
-        return raise_error(status, &error);
-    cbd_read_release(read->read);
+    cbd_read_release(read->read); /* what failed is over, too, as an iterator is */
     read->read = NULL;
-    return NULL;
+    return status == CBD_STATUS_END ? NULL : raise_error(status, &error);
 }
 
 static PyObject *read_next(PyObject *self)
