@@ -44,13 +44,14 @@ func (b *Broker) onSeal(s *snapshot.Sealed) {
 	b.announce.Commit(control.CommitNote{Epoch: s.Epoch, StampNS: s.StampNs, Floor: s.Global, Changed: b.notes})
 }
 
-func (b *Broker) announceGroup(c *client, m *snapshot.Session, g *protocol.GroupDescriptor) {
-	schema := m.Schema()
+// onGroup notes a group that waits to be filled; the announcer sends it (rule K2).
+func (b *Broker) onGroup(m *snapshot.Session, index uint32) {
+	schema, g, owner := m.Schema(), m.Group(index), m.Owner.(*client)
 	b.announce.Group(control.GroupEvent{Attribute: m.Name(), Column: g.Column, DType: dtypeOf(&schema), RowShape: rowShapeOf(&schema),
-		Semantic: semanticName(schema.Semantic), Kind: tensor.Kind(schema.Kind).String(), Ordinal: g.Ordinal, Owner: c.incarnation, Session: g.Session,
-		GroupIndex: g.GroupIndex, GroupCount: 1, Prims: g.PrimCount, Query: control.QueryInfo{Prims: g.PrimCount, FirstPrim: g.FirstPrim},
+		Semantic: semanticName(schema.Semantic), Kind: tensor.Kind(schema.Kind).String(), Ordinal: g.Ordinal, Owner: owner.incarnation, Session: g.Session,
+		GroupIndex: g.GroupIndex, GroupCount: uint32(m.Groups()), Prims: g.PrimCount, Query: control.QueryInfo{Prims: m.Prims(), FirstPrim: g.FirstPrim},
 		PrimMode: primMode(m), Attempt: g.Attempt, Device: deviceOf(&schema),
-		Block: control.Block{Segment: uint32(g.Block.Segment), OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.Block.LengthBytes}, Gone: m.Gone})
+		Block: control.Block{Segment: uint32(g.Block.Segment), OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.Block.LengthBytes}, Gone: m.Gone(index)})
 }
 
 func primMode(m *snapshot.Session) string {

@@ -47,6 +47,7 @@ type Broker struct {
 	objects   map[uint64]*segmentObject
 	reader    ownReader // not the loop's alone
 	notes     []control.Change
+	parked    []parked // ops that wait for other clients' ops
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
 	trimmed   time.Time // when idle memory was looked for last
@@ -192,7 +193,7 @@ func (b *Broker) prepareMemory() {
 func (b *Broker) storeConfig() snapshot.Config {
 	return snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
 		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
-		OnSeal: b.onSeal}
+		OnSeal: b.onSeal, OnGroup: b.onGroup}
 }
 
 // makeObject makes an object of the generation and maps it. When somebody removed

@@ -182,6 +182,7 @@ func (b *Broker) release(c *client) {
 	if n := b.store.AbortSessions(c); n > 0 {
 		b.config.Log.Info("map sessions were aborted", "client", c.String(), "sessions", n)
 	}
+	b.forgetParked(c)
 	c.queries = nil
 	c.waiting = nil
 }
@@ -199,6 +200,7 @@ func (b *Broker) bury(c *client) {
 	}
 	b.clients = slices.Delete(b.clients, i, i+1)
 	b.store.RemovePins(c)
+	b.store.ReleaseLent(c)
 	b.mendSegments(c)
 	b.memory.CloseArena(c.arena)
 	c.free()
@@ -219,7 +221,7 @@ func (b *Broker) bury(c *client) {
 // next client gets them: it must not meet the fault of this one (rule S3).
 func (b *Broker) mendSegments(c *client) {
 	for id, s := range b.objects {
-		if seg := b.memory.Segment(id); seg == nil || seg.Owner != c.incarnation {
+		if seg := b.memory.Segment(id); seg == nil || seg.Owner != c.incarnation && seg.Sort != protocol.SegmentShared {
 			continue
 		}
 		info, err := s.object.File().Stat()

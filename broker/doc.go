@@ -22,13 +22,15 @@
 //	K3 Each op that was drained gets exactly one completion, unless its session ends.
 //	K4 A channel's pins count from before its client learns of it until its process
 //	   is proven dead (rules I2, I3).
-//	K5 A lease of a client that hung up is not used again before that proof (rule S5).
+//	K5 A lease of a client that hung up is not used again before that proof (rules S5, M2).
 //	K6 A start that fails leaves what it was to recover, and a broker that left its stage
 //	   to another one touches nothing of it any more.
+//	K7 An op that waits for other clients' ops is parked: it holds up no other op (rule M2).
 //
 // # When a peer dies or lies
 //
-// A hang-up ends the session: map sessions are aborted, queries released; the
+// A hang-up ends the session: map sessions are aborted, claimed groups of others' are
+// announced again, queries released; the
 // channel and the client's segments stay until its lock is free. A malformed ring
 // entry, a garbled message or a truncated object ends that session with a text; a
 // wrong value fails its op alone (rules R5, S3).

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"callboard/protocol"
@@ -61,6 +62,10 @@ func (b *Broker) endCopy(w *copyJob, fault error) {
 		return
 	}
 	got, err := w.job.Finish()
+	if w.out.again && err == nil {
+		c.waiting = slices.Insert(c.waiting, 0, w.entry)
+		return
+	}
 	w.out.merge(got)
 	fault = shm.Guard(func() {
 		b.complete(c, &w.entry, w.out, err)

@@ -99,6 +99,9 @@ func (b *Broker) turn() (worked bool) {
 			worked = b.serve(c) || worked
 		}
 	}
+	if len(b.parked) > 0 {
+		worked = b.unpark() || worked
+	}
 	return worked
 }
 
@@ -149,6 +152,9 @@ func (b *Broker) run(c *client) {
 			return
 		}
 		c.waiting = c.waiting[1:]
+		if errors.Is(err, errParked) {
+			continue
+		}
 		if job != nil {
 			b.startCopy(c, e, out, job)
 			return

@@ -13,6 +13,7 @@ import (
 type outcome struct {
 	snapshot.Outcome
 	resultBytes uint32
+	again       bool // the op goes on when its job has ended
 }
 
 // merge takes over what a finished job adds.
@@ -60,6 +61,10 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 		return b.write(c, e)
 	case protocol.OpMap:
 		return b.mapAttribute(c, e)
+	case protocol.OpListGroups:
+		out, err = b.listGroups(c, e)
+	case protocol.OpClaimGroup:
+		return b.claimGroup(c, e)
 	case protocol.OpUnmapGroup:
 		return b.unmapGroup(c, e)
 	case protocol.OpUnmapAttribute:
@@ -319,90 +324,6 @@ func (c *client) target(e *protocol.SubmissionEntry, schema *protocol.Schema, na
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "prim mode is %d: expected %d (upsert) or %d (insert)", mode, protocol.ModeUpsert, protocol.ModeInsert)
 	}
 	return &snapshot.Target{Query: q, Name: name, Schema: *schema, Ordinal: e.Ordinal, Next: e.Flags&protocol.FlagNextOrdinal != 0, Insert: mode == protocol.ModeInsert}, nil
-}
-
-// mapAttribute runs OpMap.
-func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
-	if err := c.writer(); err != nil {
-		return out, nil, err
-	}
-	args, ok := decode[protocol.MapArguments](c.arguments, 0)
-	if !ok {
-		return out, nil, c.short("MapArguments", len(encode(&args)))
-	}
-	t, err := c.target(e, &args.Schema, args.NameOffsetBytes, args.NameBytes, args.PrimMode)
-	if err != nil {
-		return out, nil, err
-	}
-	if t.ElementSizes, err = c.elementSizes(args.ElementSizesOffsetBytes, args.ElementSizesCount); err != nil {
-		return out, nil, err
-	}
-	var g protocol.GroupDescriptor
-	head := len(encode(&g))
-	room, err := c.resultRoom(e, head+8*len(t.ElementSizes), "the group's descriptor and element_sizes")
-	if err != nil {
-		return out, nil, err
-	}
-	m, job, err := b.store.Map(c, c.arena, t, args.Init, args.GroupRows)
-	if err != nil {
-		return out, nil, err
-	}
-	g = m.Group()
-	out.Handle, out.Count, out.Ordinal = m.ID, 1, g.Ordinal
-	if t.Query.Size() == 0 {
-		out.Count = 0
-	} else {
-		if len(t.ElementSizes) > 0 {
-			g.ElementSizesOffsetBytes = uint32(head)
-			for i, n := range t.ElementSizes {
-				putWord(room[head:], i, n)
-			}
-		}
-		out.resultBytes = uint32(copy(room, encode(&g)) + 8*len(t.ElementSizes))
-	}
-	b.announceGroup(c, m, &g)
-	return out, job, nil
-}
-
-// unmapGroup runs OpUnmapGroup.
-func (b *Broker) unmapGroup(c *client, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
-	m, err := b.store.FindSession(c, e.Handle)
-	if err != nil {
-		return out, nil, err
-	}
-	selection := tensor.Selection{Count: tensor.All}
-	if len(c.arguments) > 0 {
-		args, ok := decode[protocol.UnmapArguments](c.arguments, 0)
-		if !ok {
-			return out, nil, c.short("UnmapArguments", len(encode(&args)))
-		}
-		if selection, err = c.selection(&args.Selection); err != nil {
-			return out, nil, err
-		}
-	}
-	out.Outcome, job, err = b.store.UnmapGroup(m, e.Value, selection, e.Flags&protocol.FlagCopy == 0, e.Flags&protocol.FlagSeal != 0)
-	return out, job, err
-}
-
-// unmapAttribute runs OpUnmapAttribute: it commits what is left, or aborts.
-func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
-	m, err := b.store.FindSession(c, e.Handle)
-	if err != nil {
-		return out, nil, err
-	}
-	seal := e.Flags&protocol.FlagSeal != 0
-	switch {
-	case e.Flags&protocol.FlagAbort != 0:
-	case !m.Done():
-		out.Outcome, job, err = b.store.UnmapGroup(m, 0, tensor.Selection{Count: tensor.All}, e.Flags&protocol.FlagCopy == 0, seal)
-	case seal:
-		out.Outcome, job, err = b.store.SealSession(m)
-	}
-	if err == snapshot.ErrRetry {
-		return out, nil, err
-	}
-	b.store.EndSession(m)
-	return out, job, err
 }
 
 func (b *Broker) seal(c *client, e *protocol.SubmissionEntry) (out snapshot.Outcome, job *snapshot.Job, err error) {

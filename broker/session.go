@@ -253,7 +253,7 @@ func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
 			return
 		}
 		reply.SizeBytes, reply.OwnerIncarnation, reply.Sort = uint64(len(seg.Bytes)), seg.Owner, seg.Sort
-		if seg.Owner == c.incarnation && c.attached {
+		if c.attached && (seg.Owner == c.incarnation || b.store.Claims(c, request.Segment)) {
 			reply.Writable = 1
 		}
 		file, failure = reopen(object.object, reply.Writable == 1)

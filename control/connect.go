@@ -116,7 +116,19 @@ func splitURL(list string) (string, Credential, error) {
 // until stop is called. It returns when the server knows of the subscription: what is published afterwards arrives. A
 // subscription that the role does not allow is an error.
 func Subscribe(connection *nats.Conn, subject string, handle func(subject string, data []byte)) (stop func(), err error) {
-	subscription, err := connection.Subscribe(subject, func(m *nats.Msg) { handle(m.Subject, m.Data) })
+	return subscribe(connection, subject, "", handle)
+}
+
+// WorkQueue is the NATS queue group of workers that share map sessions: each announcement reaches one of them.
+const WorkQueue = "work"
+
+// SubscribeWork is Subscribe in the queue group of workers. Observers may not: they would take announcements away.
+func SubscribeWork(connection *nats.Conn, subject string, handle func(subject string, data []byte)) (stop func(), err error) {
+	return subscribe(connection, subject, WorkQueue, handle)
+}
+
+func subscribe(connection *nats.Conn, subject, queue string, handle func(subject string, data []byte)) (stop func(), err error) {
+	subscription, err := connection.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(m.Subject, m.Data) })
 	if err == nil {
 		err = connection.FlushTimeout(connectTimeout)
 	}

@@ -90,6 +90,45 @@ func seals(t *testing.T, s *callboard.Stage, random *rand.Rand, name string) []u
 	}
 }
 
+// ragged is an array attribute of which some rows change in each life.
+type ragged struct {
+	stage *callboard.Stage
+	query *callboard.Query
+	rows  [][]uint64
+}
+
+const raggedName = "ragged/rows"
+
+// change writes some rows, of new lengths, and waits for their seal.
+func (r *ragged) change(t *testing.T, random *rand.Rand, ordinal uint64) {
+	t.Helper()
+	ctx := within(t, soon)
+	changed, mask := make([][]uint64, len(r.rows)), []uint64{0}
+	for i := range r.rows {
+		changed[i] = []uint64{}
+		if ordinal > 1 && random.IntN(3) > 0 {
+			continue
+		}
+		mask[0] |= 1 << i
+		changed[i] = make([]uint64, max(0, random.IntN(400)-50))
+		for k := range changed[i] {
+			changed[i][k] = random.Uint64()
+		}
+		r.rows[i] = append([]uint64(nil), changed[i]...)
+	}
+	for {
+		_, err := r.stage.WriteAttribute(ctx, r.query, raggedName, changed, callboard.WriteOptions{Ordinal: ordinal, IsArray: true,
+			Selection: &callboard.Selection{Count: uint64(len(changed)), Mask: mask}})
+		if err == nil {
+			err = seal(ctx, r.stage, ordinal, raggedName)
+		}
+		if err == nil {
+			return
+		}
+		require.ErrorIs(t, err, callboard.ErrBrokerRestarted)
+	}
+}
+
 // restarts runs a cast over many lives of a broker. Before each end something is sealed;
 // after it, it is there, bit for bit, for whoever comes new.
 func restarts(t *testing.T, lives int, cast func(*testing.T, *stage) cast, renew func(s *stage, random *rand.Rand)) {
@@ -98,11 +137,15 @@ func restarts(t *testing.T, lives int, cast func(*testing.T, *stage) cast, renew
 	s := startStage(t, "--memory", "256MiB", "--retain", "4")
 	c := cast(t, s)
 	witness := s.Dial("witness")
+	query, err := witness.QueryFromPathList(within(t, soon), paths("r", 30, 0, 1))
+	require.NoError(t, err)
+	array := &ragged{witness, query, make([][]uint64, 30)}
 	sealed, generation, early := map[string][]uint64{}, s.memoryDir(t), 0
 	for life := range lives {
 		time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond)
 		name := "sealed/in-" + string(rune('a'+life))
 		sealed[name] = seals(t, witness, random, name)
+		array.change(t, random, uint64(life+1))
 		renew(s, random)
 		require.Equal(t, generation, s.memoryDir(t))
 		late := s.Dial("late")
@@ -114,6 +157,9 @@ func restarts(t *testing.T, lives int, cast func(*testing.T, *stage) cast, renew
 			require.Equal(t, want, got, "life %d: %s", life, name)
 			g.Release()
 		}
+		again := newAuthor(t, s, "again")
+		require.Equal(t, array.rows, rows[uint64](again, again.query(paths("r", 30, 0, 1)...), raggedName), "life %d", life)
+		require.NoError(t, again.stage.Close())
 		require.NoError(t, late.Close())
 		if life == lives/4 {
 			time.Sleep(time.Second)

@@ -167,7 +167,7 @@ type SegmentReply struct {
 	OwnerIncarnation uint64
 	// Status is a Status.
 	Status uint32
-	// Sort is SegmentBroker or SegmentClient.
+	// Sort is SegmentBroker, SegmentClient or SegmentShared.
 	Sort uint32
 	// Writable is 1 when the descriptor is read-write.
 	Writable uint32

@@ -323,7 +323,7 @@ type SegmentEntry struct {
 	OwnerIncarnation uint64
 	// State is one of the Segment states.
 	State uint32
-	// Sort is SegmentBroker or SegmentClient.
+	// Sort is SegmentBroker, SegmentClient or SegmentShared.
 	Sort uint32
 }
 

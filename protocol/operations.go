@@ -25,16 +25,22 @@ const (
 	// Arguments: WriteArguments, WriteEntry[], then what the entries refer to.
 	OpWrite = 6
 	// OpMap opens a map session on the query in Handle at Ordinal.
-	// Arguments: MapArguments. Results: GroupDescriptor[]. Completion: Handle = session, Count = groups.
+	// Arguments: MapArguments. Results: the GroupDescriptor of a session of one group, which its owner has claimed;
+	// nothing for a session of several. Completion: Handle = session, Count = groups.
 	OpMap = 7
-	// OpListGroups lists unclaimed groups; Handle 0 for those of every session.
-	// Results: GroupDescriptor[].
+	// OpListGroups lists unclaimed groups of the session in Handle, or of every session where it is 0, in the order of
+	// sessions and groups; the first Value of them are left out, and those that do not fit the results.
+	// Arguments: none, or the attribute's name, not terminated. Results: GroupDescriptor[] without blocks.
+	// Completion: Count = groups described, Value = unclaimed groups that there are.
 	OpListGroups = 8
-	// OpClaimGroup claims group Value of session Handle. Results: GroupDescriptor.
+	// OpClaimGroup claims group Value of session Handle, or, where Value is AnyGroup, the first that is unclaimed: END
+	// when there is none. Results: ClaimResults, then the attribute's name. Completion: Value = the group (rule M2).
 	OpClaimGroup = 9
-	// OpUnmapGroup hands group Value of session Handle back. Arguments: none, or UnmapArguments.
+	// OpUnmapGroup hands group Value of session Handle back, which the caller has claimed. Arguments: none, or
+	// UnmapArguments. With FlagAbort it gives the group up, unfilled: somebody else may claim it then.
 	OpUnmapGroup = 10
-	// OpUnmapAttribute ends the session in Handle: commits what the caller holds, or aborts with FlagAbort.
+	// OpUnmapAttribute ends the session in Handle: commits what the caller holds, or aborts with FlagAbort. It completes
+	// when every group was unmapped, by whomever; other ops of the caller do not wait for that.
 	OpUnmapAttribute = 11
 	// OpSeal advances the write floor to Ordinal; Value is a Scope.
 	// Arguments: SealArguments, then a StringList for INCLUDE and EXCLUDE. Completion: Value = the floor, Epoch.
@@ -393,9 +399,32 @@ type GroupDescriptor struct {
 	Reserved uint32
 	// LeaseBytes is the room that the block has; at least Block.LengthBytes.
 	LeaseBytes uint64
+	// PrimsOffsetBytes says where the group's PrimCount path ids lie, uint64, counted from Block.OffsetBytes and within
+	// LeaseBytes; 0 where only the session's owner fills groups.
+	PrimsOffsetBytes uint64
 	// ReservedTail is 0.
-	ReservedTail [2]uint64
+	ReservedTail uint64
 }
+
+// ClaimResults are what a claimant needs to fill its group. NameBytes bytes of the attribute's name follow.
+type ClaimResults struct {
+	_ structs.HostLayout
+
+	// Group tells where the group lies.
+	Group GroupDescriptor
+	// Schema is what its rows are.
+	Schema Schema
+	// NameBytes is the length of the name.
+	NameBytes uint32
+	// GroupCount is the number of the session's groups.
+	GroupCount uint32
+}
+
+// AnyGroup, as Value of OpClaimGroup, is whichever group is unclaimed.
+const AnyGroup = 0xffffffffffffffff
+
+// GroupsMax is the most groups that a session may have.
+const GroupsMax = 4096
 
 // NoColumn is the index of no column.
 const NoColumn = 0xffffffff

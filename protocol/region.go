@@ -91,6 +91,9 @@ const (
 	SegmentBroker = 1
 	// SegmentClient: one client incarnation writes (its staging); others map it read-only.
 	SegmentClient = 2
+	// SegmentShared: staging of sessions of several groups; besides the owner who has claimed a group writes there (rule M2).
+	// No version ever lies in one.
+	SegmentShared = 3
 )
 
 // States of a segment, in SegmentEntry.State.

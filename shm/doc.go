@@ -32,7 +32,8 @@
 //     number or of a file's age (rule I3, field reports A27, C2).
 //  5. Every descriptor is close-on-exec, and one that arrives with a bad message is
 //     closed before the error is returned (rule I2).
-//  6. Two leased blocks of a Pool never overlap; a wrong Free panics with numbers.
+//  6. Two leased blocks of a Pool never overlap; a wrong Free panics with numbers. What
+//     lies in a segment already is claimed, and a wrong Claim is an error.
 //  7. Waiting, waking, Alloc and Free of warm blocks, and words take no memory from
 //     Go's heap.
 //

@@ -10,7 +10,7 @@ import (
 // Segment is one mapped shared-memory object that blocks are cut from.
 type Segment struct {
 	ID    uint64
-	Sort  uint32 // protocol.SegmentBroker or SegmentClient
+	Sort  uint32 // protocol.SegmentBroker, SegmentClient or SegmentShared
 	Owner uint64 // the client that may write it; 0 for the broker
 	Bytes []byte // the whole object, header included
 	arena *Arena

@@ -23,6 +23,7 @@ type capture struct {
 	bytes   []byte   // rows; of an array column where the rows lie, in data
 	staged  bool     // block is a producer's: it may become a version, it is never written to (rule S4)
 	filling bool     // a Job copies into block
+	session *Session // of several groups, which may take it back until it is sealed; else nil
 	watched bool     // a filter looks at prims and from, or has
 	charged uint64   // of Store.unsealedBytes
 	copied  uint64   // bytes that were copied into block and data
@@ -100,6 +101,12 @@ func (k *capture) aim(q *Query, selection *tensor.Selection, count uint64) {
 	}
 }
 
+// shared tells whether others than its producer may write to the capture's block: it
+// never becomes a version.
+func (k *capture) shared() bool {
+	return k.block != nil && k.block.arena.Sort == protocol.SegmentShared
+}
+
 // insertCapture puts a capture where its ordinal belongs, behind those accepted
 // before it.
 func (c *column) insertCapture(k *capture) {
@@ -153,7 +160,7 @@ func (c *column) tail(ordinal uint64, size uint64) *capture {
 		return nil
 	}
 	k := c.pending[at]
-	if k.ordinal != ordinal || k.deletes || k.staged || k.filling || k.from != nil || k.block == nil || k.block.refs != 1 || len(k.bytes) > joinRoomMax {
+	if k.ordinal != ordinal || k.deletes || k.staged || k.filling || k.session != nil || k.from != nil || k.block == nil || k.block.refs != 1 || len(k.bytes) > joinRoomMax {
 		return nil
 	}
 	return k

@@ -24,7 +24,7 @@
 //   - Column 0 holds the floors: versions like all others, so a reader at an epoch
 //     sees the write floors of that epoch.
 //   - Two recovery records tell in turn, for every version that is not reclaimed, what
-//     a restarted broker must know.
+//     a restarted broker must know. Recover makes a Store of them.
 //
 // Three seals later, with one reader at epoch 1:
 //
@@ -66,10 +66,12 @@
 //	query.go layout.go            which prim has which row
 //	filter*.go                    which prims a query by filter is of
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
+//	groups.go             sessions that several clients fill: claims, further attempts
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
 //	ragged*.go                    data blocks of array columns, their writes and sessions
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
+//	recover*.go           a Store out of what another broker left
 //	reader*.go            the other half
 //
 // # Invariants
@@ -84,8 +86,11 @@
 //  4. A layout changes only in the step that publishes it, and never while more than one
 //     column uses it; a version has exactly the rows that its layout had then.
 //  5. A block is written to by its owner alone: the store never scatters into an
-//     adopted block (S4), and a producer's block is adopted only whole and in order (M1).
-//  6. Each record, at every moment, equals the truth at its own epoch (B2).
+//     adopted block (S4), and a producer's block is adopted only whole and in order (M1);
+//     one of a session of several groups never, since others can write there.
+//  6. Each record, at every moment, equals the truth at its own epoch (B2), and what is
+//     in shared memory between any two stores can be recovered from: all that was
+//     sealed, and of the seal on its way everything or nothing.
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
 //     date by the rows that changed since, as far as the log reaches (rule O7).
 //  8. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
@@ -101,7 +106,8 @@
 // # When a peer dies or lies
 //
 // A producer that dies takes its sessions along; nothing of them is visible (M3), and
-// its segments serve the next client once no version lies in them (S5). A reader that
+// its segments serve the next client once no version lies in them (S5). A claimant that
+// dies leaves its group to the next attempt, in another block (M2). A reader that
 // dies is kept waiting for until its death is proven; then RemovePins forgets its pins
 // and reclaims. Rows and selections must be private copies: what a client can still
 // change is copied, once, by a Job or by the store, and its bytes are only ever moved,
@@ -109,10 +115,15 @@
 // checked against the segment that it names. When our own books contradict themselves
 // the store panics with the numbers.
 //
+// A broker that dies is followed by Recover, which believes nothing that it has not
+// checked either: what it cannot trust it refuses, and has written nothing then. It
+// does not lower a horizon or move a pin, and reclaims nothing before the channels
+// that are left are known. What a client may still write to is quarantined (rule B1).
+//
 // # Not here
 //
 // Rings, sockets, liveness, and who is told of a seal (packages ring and broker);
 // making and mapping segments (package shm, by the broker through Memory.Grow); what a
 // row's bytes mean (package tensor). The protocol of pins, searched exhaustively, is
-// package snapshot/model.
+// package snapshot/model, and that of recovery snapshot/recovery/model.
 package snapshot

@@ -114,7 +114,7 @@ func (f *fold) lease(s *Store, name string) error {
 	case f.whole >= 0:
 		k := f.captures[f.whole]
 		f.ordinal, f.baseRows = k.ordinal, uint64(len(k.prims))
-		if !f.partial || f.mayExtend(k, need) {
+		if !k.shared() && (!f.partial || f.mayExtend(k, need)) {
 			f.block, f.adopted = k.block.Hold(), k.staged || k.adopted
 		} else {
 			f.base = k.block.Hold()
@@ -224,7 +224,7 @@ func (f *fold) copy() {
 	}
 	dst := f.block.Bytes
 	if f.base != nil {
-		if f.base.arena.Sort != protocol.SegmentClient {
+		if f.base.arena.Sort == protocol.SegmentBroker {
 			f.copyBase(dst)
 		} else if shm.Guard(func() { f.copyBase(dst) }) != nil {
 			clear(dst[:f.plan.total*f.rowBytes])

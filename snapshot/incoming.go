@@ -24,13 +24,13 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	}
 	w.deletes = s.reaching(w.column, w.name, k, after)
 	alone := slices.ContainsFunc(w.deletes, func(d *remembered) bool { return d.ordinal == k.ordinal }) // comes after that delete
-	if w.column != nil && !seal && !alone {
+	if w.column != nil && !seal && !alone && k.session == nil {
 		w.instead = w.column.superseded(k)
 	}
 	if w.schema.Kind == protocol.KindArray {
 		return w.leaseRagged(s, seal, handoff)
 	}
-	whole := p.staged != nil && k.from == nil && w.coversAll()
+	whole := p.staged != nil && p.session == nil && k.from == nil && w.coversAll()
 	if p.staged != nil && handoff == protocol.HandoffAdopt {
 		if p.adopt {
 			k.block, k.staged = p.staged.Hold(), true

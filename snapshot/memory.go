@@ -96,7 +96,7 @@ func (m *Memory) Alloc(a *Arena, size uint64) (*Block, error) {
 		if a.growing {
 			return nil, ErrRetry
 		}
-		if a.Sort == protocol.SegmentClient && m.reuse(a, size) {
+		if a.Sort != protocol.SegmentBroker && m.reuse(a, size) {
 			continue
 		}
 		need := a.pool.NextSegmentSize(size)

@@ -214,6 +214,9 @@ func (r *ragged) bring(k *capture, rows []uint32, sequence uint64) {
 		if rows != nil {
 			row = rows[i]
 		}
+		if b == nil {
+			ref.LengthBytes = 0 // what stands there is a later capture's, applied in this one's table
+		}
 		r.set(row, b, ref.LengthBytes)
 	}
 }

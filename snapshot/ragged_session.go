@@ -16,40 +16,24 @@ func sessionStarts(t *Target, schema *protocol.Schema, rows uint64) ([]uint64, e
 	return startsOf(t.Name, t.ElementSizes, elementBytes(schema))
 }
 
-// fillRagged is fillSession for the sealed rows of an array column: of each as much as
-// the session's row has room for. end gives back what fillSession took.
-func (s *Store) fillRagged(m *Session, c *column, rows []uint32, end func()) *Job {
-	type piece struct {
-		first, length uint64
-		from          *Block
-		at            uint64
-	}
-	var pieces []piece
+// sealedRow is the part of a sealed row that the session's row has room for.
+type sealedRow struct {
+	first, length uint64 // in the session's bytes
+	from          *Block // held
+	at            uint64
+}
+
+func (p *sealedRow) copyTo(dst []byte) { copy(dst[p.first:][:p.length], p.from.Bytes[p.at:]) }
+
+// sealedRows are the sealed rows of an array column for the prims of an array session.
+func (s *Store) sealedRows(m *Session, c *column, rows []uint32) (pieces []sealedRow) {
 	table := slice[protocol.RowRef](c.latest().block.Bytes, 0, int(c.latest().rows))
 	for i, row := range rows {
 		if uint64(row) >= uint64(len(table)) || c.ragged.rows[row].data == nil {
 			continue
 		}
 		from := c.ragged.rows[row].data.block
-		pieces = append(pieces, piece{first: m.starts[i], length: min(table[row].LengthBytes, m.starts[i+1]-m.starts[i]), from: from.Hold(), at: table[row].OffsetBytes - from.Ref.OffsetBytes})
+		pieces = append(pieces, sealedRow{first: m.starts[i], length: min(table[row].LengthBytes, m.starts[i+1]-m.starts[i]), from: from.Hold(), at: table[row].OffsetBytes - from.Ref.OffsetBytes})
 	}
-	dst, size := m.block.Bytes, m.offset(m.rows)
-	done := func() {
-		for i := range pieces {
-			s.memory.Drop(pieces[i].from)
-		}
-		end()
-	}
-	return &Job{
-		Bytes: size,
-		Run: func() {
-			clear(dst[:size])
-			for i := range pieces {
-				p := &pieces[i]
-				copy(dst[p.first:][:p.length], p.from.Bytes[p.at:])
-			}
-		},
-		Finish: func() (Outcome, error) { done(); return Outcome{}, nil },
-		Abort:  done,
-	}
+	return pieces
 }

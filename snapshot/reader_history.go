@@ -203,28 +203,15 @@ const tombstoneTries = 1000
 // since are not all known any more.
 func (r *Reader) Tombstones(l *PrimList, c *Column, epoch, since, end uint64) ([]Tombstone, error) {
 	var found []Tombstone
-	if atomic.LoadUint64(&c.entry.TombstoneCount) > 0 {
+	for atomic.LoadUint64(&c.entry.TombstoneCount) > 0 {
 		rows, count, err := r.tombstoneRing(c)
 		if err != nil {
 			return nil, err
 		}
-		index, size := l.index(), uint64(len(rows))
-		seen := map[uint64]bool{}
-		for n := count; n > 0 && count-n < size; n-- { // the newest first: their ordinals never rise again
-			row := &rows[(n-1)%size]
-			shown := atomic.LoadUint64(&row.Epoch)
-			t := Tombstone{Prim: atomic.LoadUint64(&row.PathID), Ordinal: atomic.LoadUint64(&row.Ordinal)}
-			if shown > epoch || atomic.LoadUint64(&row.Epoch) != shown || t.Ordinal > end {
-				continue
-			}
-			if t.Ordinal <= since {
-				break
-			}
-			var ok bool
-			if t.Element, ok = index[t.Prim]; ok && !seen[t.Prim] {
-				seen[t.Prim] = true
-				found = append(found, t)
-			}
+		found = lastDeletes(l, rows, count, epoch, since, end)
+		// A ring that was replaced meanwhile stays, but not for a broker that starts again.
+		if atomic.LoadUint64(&c.entry.TombstoneCapacity) == uint64(len(rows)) {
+			break
 		}
 	}
 	if frontier := atomic.LoadUint64(&c.entry.FrontierOrdinal); frontier > since { // after the rows: it rises before they go
@@ -232,6 +219,29 @@ func (r *Reader) Tombstones(l *PrimList, c *Column, epoch, since, end uint64) ([
 	}
 	slices.SortFunc(found, func(a, b Tombstone) int { return int(a.Element) - int(b.Element) })
 	return found, nil
+}
+
+// lastDeletes are the deletes in a ring, as Tombstones gives them, the newest first.
+func lastDeletes(l *PrimList, rows []protocol.TombstoneRow, count, epoch, since, end uint64) (found []Tombstone) {
+	index, size := l.index(), uint64(len(rows))
+	seen := map[uint64]bool{}
+	for n := count; n > 0 && count-n < size; n-- { // the newest first: their ordinals never rise again
+		row := &rows[(n-1)%size]
+		shown := atomic.LoadUint64(&row.Epoch)
+		t := Tombstone{Prim: atomic.LoadUint64(&row.PathID), Ordinal: atomic.LoadUint64(&row.Ordinal)}
+		if shown > epoch || atomic.LoadUint64(&row.Epoch) != shown || t.Ordinal > end {
+			continue
+		}
+		if t.Ordinal <= since {
+			break
+		}
+		var ok bool
+		if t.Element, ok = index[t.Prim]; ok && !seen[t.Prim] {
+			seen[t.Prim] = true
+			found = append(found, t)
+		}
+	}
+	return found
 }
 
 // tombstoneRing finds the ring. Its capacity, of which there is never the same twice,

@@ -42,7 +42,7 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 		m, job, err := s.store.Map(t, arena, &Target{Query: whole, Name: "adopted", Schema: uint64s(16), Ordinal: n}, protocol.InitNone, 0)
 		require.NoError(t, err)
 		require.Nil(t, job)
-		copy(m.block.Bytes, rowsOf(16, n, n, n, n, n, n, n, n))
+		copy(m.groups[0].block.Bytes, rowsOf(16, n, n, n, n, n, n, n, n))
 		_, job, err = s.store.UnmapGroup(m, 0, everything(), true, false)
 		require.NoError(t, err)
 		require.Nil(t, job)

@@ -37,7 +37,7 @@ func Recover(c Config, root []byte, memory *Memory, segments []*Segment) (*Recov
 	if uint64(len(root)) != protocol.DirectoryBytes {
 		return nil, corrupt("it has %d bytes, not %d", len(root), protocol.DirectoryBytes)
 	}
-	r := &recovery{store: newBooks(c, root, memory), byID: map[uint64]*found{}, layouts: map[*Block]*layout{}, data: map[*column]*foundData{}}
+	r := &recovery{store: newBooks(c, root, memory), byID: map[uint64]*found{}, layouts: map[*Block]*layout{}}
 	r.config, r.root = &r.store.config, r.store.root
 	var err error
 	if fault := shm.Guard(func() { err = r.read(segments) }); fault != nil {
@@ -75,9 +75,6 @@ type recovery struct {
 	retired []*protocol.SegmentEntry // marked live, but the object is gone
 
 	retiredCount uint32
-
-	data        map[*column]*foundData // of array columns
-	dataClaimed bool
 }
 
 // edit is a word that is not as it should be.
@@ -99,7 +96,6 @@ func (r *recovery) read(segments []*Segment) error {
 		r.readRecords,
 		r.readStrings,
 		r.readColumns,
-		r.claimData,
 		r.readWeak,
 		r.finishColumns,
 		r.readFloors,

@@ -14,6 +14,7 @@ type found struct {
 	entry  *protocol.SegmentEntry // nil: it has none yet
 	pieces []*Block               // by offset, none over another
 	sorts  map[*Block]pieceSort
+	owners map[*Block]*column // of data
 }
 
 // pieceSort tells what a claimed run of bytes is. Only what versions refer to may be
@@ -27,14 +28,14 @@ const (
 	pieceLayout
 	pieceOrdinals
 	pieceRows
-	pieceData
+	pieceData // of an array column's rows
 )
 
-func (p pieceSort) shared() bool    { return p >= pieceFloors && p <= pieceRows }
+func (p pieceSort) shared() bool    { return p >= pieceFloors && p != pieceData }
 func (p pieceSort) directory() bool { return p <= pieceLayout }
 
 func (p pieceSort) String() string {
-	return [...]string{"a table", "texts", "floors", "a layout", "row ordinals", "rows", "rows of an array"}[p]
+	return [...]string{"a table", "texts", "floors", "a layout", "row ordinals", "rows", "data of arrays"}[p]
 }
 
 // extent is a run of bytes that is part of something larger.
@@ -64,12 +65,10 @@ func (r *recovery) claim(what string, segment, offset, length uint64, sort piece
 	}
 	length = (length + protocol.BlockAlignBytes - 1) &^ (protocol.BlockAlignBytes - 1) // segments end at such a border
 	f := r.byID[segment]
-	if f.seg.Sort == protocol.SegmentClient && (sort < pieceRows || f.seg.Owner == 0) {
+	if f.seg.Sort == protocol.SegmentClient && (sort != pieceRows || f.seg.Owner == 0) {
 		return nil, false, corrupt("%s lies in segment %d, which is a client's (%#x)", what, segment, f.seg.Owner)
 	}
-	i, _ := slices.BinarySearchFunc(f.pieces, offset, func(p *Block, offset uint64) int {
-		return cmp.Compare(p.Ref.OffsetBytes+p.Ref.LengthBytes-1, offset)
-	})
+	i := f.after(offset)
 	if i < len(f.pieces) && f.pieces[i].Ref.OffsetBytes < offset+length {
 		p := f.pieces[i]
 		if other := f.sorts[p]; other != sort || !sort.shared() || p.Ref.OffsetBytes != offset || p.Ref.LengthBytes != length {
@@ -77,11 +76,24 @@ func (r *recovery) claim(what string, segment, offset, length uint64, sort piece
 		}
 		return p, false, nil
 	}
-	b = &Block{Ref: protocol.BlockRef{Segment: segment, OffsetBytes: offset, LengthBytes: length}, Bytes: f.seg.Bytes[offset:][:length:length],
-		lease: shm.Block{Segment: segment, Offset: offset, Length: length}, found: true}
+	b = f.block(offset, length)
 	f.pieces = slices.Insert(f.pieces, i, b)
 	f.sorts[b] = sort
 	return b, true, nil
+}
+
+// after is the first piece that ends behind an offset.
+func (f *found) after(offset uint64) int {
+	i, _ := slices.BinarySearchFunc(f.pieces, offset, func(p *Block, offset uint64) int {
+		return cmp.Compare(p.Ref.OffsetBytes+p.Ref.LengthBytes-1, offset)
+	})
+	return i
+}
+
+// block is a block that another life of the broker leased.
+func (f *found) block(offset, length uint64) *Block {
+	return &Block{Ref: protocol.BlockRef{Segment: f.seg.ID, OffsetBytes: offset, LengthBytes: length}, Bytes: f.seg.Bytes[offset:][:length:length],
+		lease: shm.Block{Segment: f.seg.ID, Offset: offset, Length: length}, found: true}
 }
 
 // unclaim takes back a claim that was fresh.
@@ -100,10 +112,9 @@ func (r *recovery) claimTable(what string, place protocol.Ref, length uint64) ([
 	return b.Bytes[:length:length], nil
 }
 
-// join makes of runs that may touch and overlap those that they cover together, each
-// widened to whole blocks' borders: how the blocks were cut is not known any more, and
-// does not matter. It uses the memory of all.
-func join(all []extent) (joined []extent) {
+// widen makes whole units of what blocks are cut in of runs that may touch and overlap:
+// how the blocks were cut is not known any more, and does not matter.
+func widen(all []extent) []extent {
 	for i := range all {
 		e := &all[i]
 		end := (e.offset + e.length + protocol.BlockAlignBytes - 1) &^ (protocol.BlockAlignBytes - 1)
@@ -113,15 +124,16 @@ func join(all []extent) (joined []extent) {
 	slices.SortFunc(all, func(a, b extent) int {
 		return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.offset, b.offset))
 	})
-	joined = all[:0]
+	merged := all[:0]
 	for _, e := range all {
-		if n := len(joined) - 1; n >= 0 && joined[n].segment == e.segment && e.offset <= joined[n].offset+joined[n].length {
-			joined[n].length = max(joined[n].length, e.offset+e.length-joined[n].offset)
-		} else {
-			joined = append(joined, e)
+		if n := len(merged); n > 0 && merged[n-1].segment == e.segment && e.offset <= merged[n-1].offset+merged[n-1].length {
+			last := &merged[n-1]
+			last.length = max(last.length, e.offset+e.length-last.offset)
+			continue
 		}
+		merged = append(merged, e)
 	}
-	return joined
+	return merged
 }
 
 // readSegments finds the table of segments, and which of them are in service. What a
@@ -137,7 +149,7 @@ func (r *recovery) readSegments(segments []*Segment) error {
 			r.unused = append(r.unused, seg)
 			continue
 		}
-		f := &found{seg: seg, sorts: map[*Block]pieceSort{}}
+		f := &found{seg: seg, sorts: map[*Block]pieceSort{}, owners: map[*Block]*column{}}
 		seg.Sort, seg.Owner = protocol.SegmentBroker, 0
 		r.byID[seg.ID] = f
 		r.segments = append(r.segments, f)
@@ -173,7 +185,7 @@ func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
 	switch {
 	case e.State == protocol.SegmentFree: // it is to be written
 		return nil
-	case e.State > protocol.SegmentRetired || e.Segment != id || e.Sort != protocol.SegmentBroker && e.Sort != protocol.SegmentClient:
+	case e.State > protocol.SegmentRetired || e.Segment != id || e.Sort < protocol.SegmentBroker || e.Sort > protocol.SegmentShared:
 		return corrupt("entry %d of its table of segments is of segment %d, state %d, sort %d", id, e.Segment, e.State, e.Sort)
 	case e.State == protocol.SegmentRetired:
 		r.retiredCount++
@@ -181,10 +193,13 @@ func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
 			return nil
 		}
 		return r.leaveOut(f)
-	case f == nil:
+	case f == nil || e.Sort == protocol.SegmentShared: // no version lies there, and whoever had claimed a group may still write
 		r.retiredCount++
 		r.retired = append(r.retired, e)
-		return nil
+		if f == nil {
+			return nil
+		}
+		return r.leaveOut(f)
 	case uint64(len(f.seg.Bytes)) != e.SizeBytes:
 		return corrupt("segment %d has %d bytes, not %d", id, len(f.seg.Bytes), e.SizeBytes)
 	}
@@ -270,8 +285,8 @@ func (f *found) quarantine(a *Arena, from, to uint64) {
 	if !a.quarantined || from == to {
 		return
 	}
-	b := &Block{Ref: protocol.BlockRef{Segment: f.seg.ID, OffsetBytes: from, LengthBytes: to - from}, Bytes: f.seg.Bytes[from:to:to],
-		lease: shm.Block{Segment: f.seg.ID, Offset: from, Length: to - from}, found: true, refs: 1}
+	b := f.block(from, to-from)
+	b.refs = 1
 	f.lease(a, b)
 	a.quarantine = append(a.quarantine, b)
 }

@@ -50,9 +50,6 @@ func (r *recovery) readColumns() error {
 func (r *recovery) readColumn(index uint32, e *protocol.AttributeEntry) error {
 	s := r.store
 	c := &column{index: index, nameID: e.NameID, schema: e.Schema, rowBytes: e.RowBytes, retain: int(e.Retain), handoff: e.Handoff, entry: e}
-	if e.Schema.Kind == protocol.KindArray {
-		c.ragged = &ragged{}
-	}
 	for i := range c.log {
 		c.log[i].all = true // what versions of another life changed is not known
 	}
@@ -72,6 +69,9 @@ func (r *recovery) readColumn(index uint32, e *protocol.AttributeEntry) error {
 			s.byName[c.name] = c.attribute
 		}
 		c.attribute.columns = append(c.attribute.columns, c)
+		if e.Schema.Kind == protocol.KindArray {
+			c.ragged = &ragged{}
+		}
 	}
 	if e.State != protocol.AttributeLive || e.Retain == 0 || e.Retain > 1<<20 || e.Handoff != protocol.HandoffAdopt && e.Handoff != protocol.HandoffCopy {
 		return corrupt("column %d (%q) has state %d, retains %d versions, handoff %d", index, c.name, e.State, e.Retain, e.Handoff)
@@ -211,7 +211,7 @@ func (r *recovery) readVersion(c *column, i int, e *protocol.RecordEntry) (err e
 			err = r.readLayoutRows(what, v)
 		}
 		if err == nil && c.ragged != nil {
-			err = r.readRefs(what, c, v)
+			err = r.claimData(what, c, v)
 		}
 	}
 	if err != nil {
@@ -268,9 +268,9 @@ func (r *recovery) finishColumns() error {
 			if err := r.joinLayout(c, v); err != nil {
 				return err
 			}
-		}
-		if c.ragged != nil {
-			r.finishRagged(c)
+			if c.ragged != nil {
+				r.findData(c)
+			}
 		}
 	}
 	return nil

@@ -1,8 +1,8 @@
 package snapshot
 
 import (
+	"bytes"
 	"maps"
-	"math/rand/v2"
 	"slices"
 
 	"callboard/protocol"
@@ -14,7 +14,6 @@ import (
 type picture struct {
 	root     []byte
 	segments []pictureSegment
-	pins     []Pin
 }
 
 type pictureSegment struct {
@@ -23,18 +22,35 @@ type pictureSegment struct {
 	bytes  []byte
 }
 
-func (f *fixture) picture() *picture {
+// before is an earlier picture, of which what has not changed is used again, or nil.
+func (f *fixture) picture(before *picture) *picture {
 	p := &picture{root: slices.Clone(f.root)}
 	for id, seg := range f.memory.segments {
-		p.segments = append(p.segments, pictureSegment{id, seg.Bytes, slices.Clone(seg.Bytes)})
+		now := pictureSegment{id: id, mapped: seg.Bytes}
+		if before != nil {
+			for _, was := range before.segments {
+				if was.id == id && bytes.Equal(was.bytes, seg.Bytes) {
+					now.bytes = was.bytes
+				}
+			}
+		}
+		if now.bytes == nil {
+			now.bytes = slices.Clone(seg.Bytes)
+		}
+		p.segments = append(p.segments, now)
 	}
 	return p
 }
 
-// copies are the segments elsewhere, for a broker that nobody else sees.
-func (p *picture) copies() (root []byte, segments []*Segment) {
-	for _, seg := range p.segments {
-		segments = append(segments, &Segment{ID: seg.id, Bytes: slices.Clone(seg.bytes)})
+// copies are the segments elsewhere, for a broker that nobody else sees, in scratch
+// memory: the copies of another picture are no more.
+func (p *picture) copies(scratch *[][]byte) (root []byte, segments []*Segment) {
+	for i, seg := range p.segments {
+		if i == len(*scratch) {
+			*scratch = append(*scratch, nil)
+		}
+		(*scratch)[i] = append((*scratch)[i][:0], seg.bytes...)
+		segments = append(segments, &Segment{ID: seg.id, Bytes: (*scratch)[i]})
 	}
 	return slices.Clone(p.root), segments
 }
@@ -81,16 +97,18 @@ func (h *history) recover(segments []*Segment) *Recovered {
 
 	h.naive = h.naive.at(r.Epoch)
 	for i, c := range h.store.columns[1:] {
+		rowBytes := historyBytes(c)
 		if i == len(h.naive.columns) { // made by an operation that was not accepted
-			h.naive.column(c.name, historyBytes(c), c.retain)
+			h.naive.column(c.name, rowBytes, c.retain)
 		}
 		n := h.naive.columns[i]
-		require.Equal(h.t, []any{c.name, historyBytes(c), c.index}, []any{n.name, n.rowBytes, n.index})
+		require.Equal(h.t, []any{c.name, rowBytes, c.index}, []any{n.name, n.rowBytes, n.index})
 		n.retain = c.retain
 	}
 	h.naive.columns = h.naive.columns[:len(h.store.columns)-1]
 
 	h.store.AddPins(h.pinned)
+	h.shares = nil // they ended with the broker
 	for _, c := range h.clients {
 		pages := c.arena.pages
 		if c.arena = r.Arenas[c.incarnation]; c.arena == nil {
@@ -123,7 +141,7 @@ func (h *history) recover(segments []*Segment) *Recovered {
 func (h *history) restart(p *picture) *Recovered {
 	past := p != nil
 	if !past {
-		p = h.picture()
+		p = h.picture(nil)
 	}
 	copy(h.root, p.root)
 	var segments []*Segment
@@ -148,34 +166,6 @@ func (h *history) restart(p *picture) *Recovered {
 		if h.lazy.IntN(2) == 0 {
 			h.memory.ReleaseQuarantine(c.arena)
 		}
-	}
-	return r
-}
-
-// examine recovers a picture elsewhere and compares what comes of it with the naive
-// store, as a reader that comes then would.
-func (h *history) examine(p *picture, seed uint64) *Recovered {
-	root, segments := p.copies()
-	other := &history{fixture: &fixture{t: h.t, root: root, store: h.store, memory: h.memory}, naive: h.naive, prims: h.prims, queries: h.queries, handoff: h.handoff,
-		random: rand.New(rand.NewPCG(seed, 3)), lazy: rand.New(rand.NewPCG(seed, 4)), stamp: h.stamp, pinned: &pinSet{}}
-	for _, c := range h.clients {
-		mine := &historyClient{incarnation: c.incarnation, arena: c.arena}
-		mine.pins = slices.Clone(c.pins)
-		other.clients = append(other.clients, mine)
-	}
-	other.memory = NewMemory(h.memory.LimitBytes)
-	other.memory.Grow = func(r GrowRequest) { other.grown(r) }
-	other.memory.Retired = func(*Segment) {}
-	r := other.recover(segments)
-	other.attachReader()
-	other.check()
-	other.checkBooks()
-	if other.random.IntN(8) == 0 { // it goes on
-		for range 6 {
-			other.next()
-		}
-		other.settle()
-		other.checkBooks()
 	}
 	return r
 }

@@ -1,127 +1,102 @@
 package snapshot
 
 import (
-	"cmp"
 	"slices"
 
 	"callboard/protocol"
 )
 
-// foundData is the data of an array column: what its versions' tables refer to, all
-// together.
-type foundData struct {
-	extents []extent
-	pieces  []*Block // claimed for them; none before all versions that must be there are read
+// refsOf are the rows of an array version that have data.
+func refsOf(v *version) func(yield func(uint32, protocol.RowRef) bool) {
+	return liveRefs(slice[protocol.RowRef](v.block.Bytes, 0, int(v.rows)), layoutRowsOf(v), v.birth)
 }
 
-// readRefs checks the table of an array version, and claims what it refers to, or notes it
-// for claimData.
-func (r *recovery) readRefs(what string, c *column, v *version) error {
-	element, extents := elementBytes(&c.schema), []extent(nil)
-	for row, ref := range liveRefs(slice[protocol.RowRef](v.block.Bytes, 0, int(v.rows)), layoutRowsOf(v), v.birth) {
-		if ref.LengthBytes%element != 0 {
-			return corrupt("%s: row %d has %d bytes, an element has %d", what, row, ref.LengthBytes, element)
-		}
-		if _, err := r.bytes(what+", a row", ref.Segment, ref.OffsetBytes, ref.LengthBytes); err != nil {
+// claimData claims what the rows of an array version refer to, or nothing. Runs of the
+// same column that touch become one piece, which goes as a whole: when the last row that
+// lies in it is gone (rule V8).
+func (r *recovery) claimData(what string, c *column, v *version) error {
+	var all []extent
+	element := elementBytes(&c.schema)
+	for row, ref := range refsOf(v) {
+		if _, err := r.bytes(what+", an array", ref.Segment, ref.OffsetBytes, ref.LengthBytes); err != nil {
 			return err
 		}
-		if n := len(extents) - 1; n >= 0 && extents[n].segment == ref.Segment && extents[n].offset+extents[n].length == ref.OffsetBytes {
-			extents[n].length += ref.LengthBytes
+		if f := r.byID[ref.Segment]; ref.LengthBytes%element != 0 || f.seg.Sort == protocol.SegmentClient && f.seg.Owner == 0 {
+			return corrupt("%s: row %d has %d bytes in segment %d, of elements of %d", what, row, ref.LengthBytes, ref.Segment, element)
+		}
+		if n := len(all); n > 0 && all[n-1].segment == ref.Segment && all[n-1].offset+all[n-1].length == ref.OffsetBytes {
+			all[n-1].length += ref.LengthBytes
 			continue
 		}
-		extents = append(extents, extent{ref.Segment, ref.OffsetBytes, ref.LengthBytes})
+		all = append(all, extent{ref.Segment, ref.OffsetBytes, ref.LengthBytes})
 	}
-	d := r.data[c]
-	if d == nil {
-		d = &foundData{}
-		r.data[c] = d
-	}
-	if !r.dataClaimed {
-		d.extents = append(d.extents, extents...)
-		return nil
-	}
-	return r.claimRefs(what, d, extents)
-}
-
-// claimData claims the data of all versions that must be there.
-func (r *recovery) claimData() error {
-	r.dataClaimed = true
-	for _, c := range r.store.columns {
-		if d := r.data[c]; d != nil {
-			all := d.extents
-			d.extents = nil
-			if err := r.claimRefs("the data of attribute "+c.name, d, all); err != nil {
-				return err
+	all = widen(all)
+	for _, e := range all {
+		f := r.byID[e.segment]
+		for i := f.after(e.offset); i < len(f.pieces) && f.pieces[i].Ref.OffsetBytes < e.offset+e.length; i++ {
+			if p := f.pieces[i]; f.owners[p] != c {
+				return corrupt("%s: rows at %d bytes from offset %d of segment %d lie over %s of %d bytes at %d", what, e.length, e.offset, e.segment,
+					f.sorts[p], p.Ref.LengthBytes, p.Ref.OffsetBytes)
 			}
 		}
 	}
-	return nil
-}
-
-// claimRefs claims more of a column's data, which may lie over what was claimed for it
-// before, or leaves all as it was.
-func (r *recovery) claimRefs(what string, d *foundData, more []extent) error {
-	before := d.extents
-	err := r.claimJoined(what, d, join(slices.Concat(before, more)))
-	if err != nil {
-		if again := r.claimJoined(what, d, before); again != nil {
-			panic("snapshot: claiming what was claimed: " + again.Error())
-		}
-	}
-	return err
-}
-
-func (r *recovery) claimJoined(what string, d *foundData, extents []extent) error {
-	for _, b := range d.pieces {
-		r.unclaim(b)
-	}
-	d.extents, d.pieces = extents, nil
-	for _, e := range extents {
-		b, _, err := r.claim(what, e.segment, e.offset, e.length, pieceData)
-		if err != nil {
-			return err
-		}
-		d.pieces = append(d.pieces, b)
+	for _, e := range all {
+		r.byID[e.segment].addData(c, e.offset, e.offset+e.length)
 	}
 	return nil
 }
 
-// finishRagged makes the books of an array column's data. A piece is a data block, however
-// many there were: it goes when all of it may.
-func (r *recovery) finishRagged(c *column) {
-	books, d := c.ragged, r.data[c]
-	if d == nil {
-		return
+// addData makes one piece of a run and those of the same column that it overlaps.
+func (f *found) addData(c *column, from, to uint64) {
+	first := f.after(from)
+	end := first
+	for ; end < len(f.pieces) && f.pieces[end].Ref.OffsetBytes < to; end++ {
+		p := f.pieces[end]
+		from, to = min(from, p.Ref.OffsetBytes), max(to, p.Ref.OffsetBytes+p.Ref.LengthBytes)
+		delete(f.sorts, p)
+		delete(f.owners, p)
 	}
-	blocks, last := make([]*dataBlock, len(d.pieces)), make([]*version, len(d.pieces))
-	for i, b := range d.pieces {
-		blocks[i] = &dataBlock{block: b.Hold(), size: b.Ref.LengthBytes}
+	b := f.block(from, to-from)
+	f.pieces = slices.Replace(f.pieces, first, end, b)
+	f.sorts[b], f.owners[b] = pieceData, c
+}
+
+// findData makes the books of an array column's data of what its versions refer to.
+func (r *recovery) findData(c *column) {
+	type use struct {
+		block *dataBlock
+		last  *version // the newest that refers to it
 	}
-	books.rows = make([]raggedRow, c.latest().rows)
+	uses, order := map[*Block]*use{}, []*use(nil)
+	g, newest := c.ragged, c.latest()
+	g.rows = make([]raggedRow, newest.rows)
 	for _, v := range c.versions {
-		for row, ref := range liveRefs(slice[protocol.RowRef](v.block.Bytes, 0, int(v.rows)), layoutRowsOf(v), v.birth) {
-			i, _ := slices.BinarySearchFunc(d.pieces, ref, func(b *Block, ref protocol.RowRef) int {
-				return cmp.Or(cmp.Compare(b.Ref.Segment, ref.Segment), cmp.Compare(b.Ref.OffsetBytes+b.Ref.LengthBytes-1, ref.OffsetBytes))
-			})
-			b := blocks[i]
-			if b.first == 0 {
-				b.first = v.sequence
+		for row, ref := range refsOf(v) {
+			f := r.byID[ref.Segment]
+			piece := f.pieces[f.after(ref.OffsetBytes)]
+			u := uses[piece]
+			if u == nil {
+				u = &use{block: &dataBlock{block: piece.Hold(), first: v.sequence}}
+				uses[piece], order = u, append(order, u)
 			}
-			if last[i] = v; v == c.latest() {
-				books.rows[row] = raggedRow{data: b, bytes: ref.LengthBytes}
-				b.live += ref.LengthBytes
-				b.rows = append(b.rows, row)
+			u.last = v
+			u.block.size = max(u.block.size, ref.OffsetBytes+ref.LengthBytes-piece.Ref.OffsetBytes)
+			if v == newest {
+				g.rows[row] = raggedRow{data: u.block, bytes: ref.LengthBytes}
+				u.block.live += ref.LengthBytes
+				u.block.rows = append(u.block.rows, row)
 			}
 		}
 	}
-	for i, b := range blocks {
+	for _, u := range order {
+		b := u.block
 		if b.live == 0 {
 			b.left = true
-			last[i].data = append(last[i].data, b)
+			u.last.data = append(u.last.data, b)
 			continue
 		}
-		books.sizeBytes += b.size
-		books.liveBytes += b.used()
-		books.thin(b, b.live)
+		g.sizeBytes += b.size
+		g.liveBytes += b.used()
+		g.thin(b, b.live)
 	}
 }

@@ -21,7 +21,10 @@ func (t *table) room() uint64 { return t.base<<len(t.pages) - t.base }
 func (r *recovery) readTable(t *table, what string) error {
 	for i := range t.refs {
 		if t.refs[i].Segment == 0 {
-			break
+			continue
+		}
+		if i > len(t.pages) {
+			return corrupt("%s has page %d, and no page %d", what, i, len(t.pages))
 		}
 		page, err := r.claimTable(what, t.refs[i], t.size*t.base<<i)
 		if err != nil {
@@ -162,12 +165,13 @@ func (r *recovery) readStrings() error {
 		}
 		r.texts = append(r.texts, extent{e.Bytes.Segment, e.Bytes.OffsetBytes, uint64(e.LengthBytes)})
 	}
-	for _, e := range join(r.texts) {
+	texts := widen(r.texts)
+	for _, e := range texts {
 		if _, _, err := r.claim("the texts of strings", e.segment, e.offset, e.length, pieceText); err != nil {
 			return err
 		}
-		d.made++
 	}
+	d.made = len(texts)
 	return nil
 }
 

@@ -8,143 +8,233 @@ import (
 	"callboard/tensor"
 )
 
-// Session is a reserved block that one client fills (rule M1–M3). Nothing of it
-// exists for others before it is unmapped.
+// Session is reserved memory that is filled in groups (rules M1–M3). Nothing of it
+// exists for others before it is unmapped. One of a single group is its owner's alone
+// and lies in the owner's arena; one of several has an arena of its own, and whoever
+// claims a group fills it (groups.go).
 type Session struct {
 	ID      uint64
 	Owner   any // whose handle it is; compared only
 	target  Target
-	block   *Block
-	rows    uint64
+	rows    uint64   // of all groups
 	row     uint64   // bytes of a row; of an array none: starts says
 	starts  []uint64 // of an array: where each row begins in bytes, and the last one ends
 	ordinal uint64
+	init    uint32
 	column  uint32 // its index, NoColumn where the attribute does not exist yet
-	done    bool   // its only group was unmapped
+	groups  []group
+	left    int    // groups that were not unmapped
+	arena   *Arena // of a session of several groups, else nil
 	sealing uint64 // the ordinal that its rows were accepted at, 0 while they were not
-	busy    bool   // a job reads or fills the block
-	gone    atomic.Bool
+	failed  error  // why it can never be committed
+	ended   bool
+
+	only [1]group    // memory of groups
+	gone atomic.Bool // and of its word
 }
 
-// Gone tells whether the session's block was handed back or given up. Any goroutine
-// may ask.
-func (m *Session) Gone() bool { return m.gone.Load() }
+// group is a run of a session's rows. One client at a time fills it.
+type group struct {
+	query    *Query // its prims; of a session of one group it may have grown since
+	first    uint64 // its place in the session's query
+	rows     uint64
+	block    *Block       // nil once it was unmapped; while it is unclaimed: the next claim leases one
+	claimant any          // nil: nobody; compared only
+	attempt  uint32       // from 1
+	busy     bool         // a job fills the block
+	filing   bool         // a job copies what was handed back
+	unmapped bool         // it was handed back
+	gone     *atomic.Bool // nobody can claim this attempt any more
+}
 
-// Map leases a block of the client's own memory for the rows of t (behaviour 175,
-// 176). init says what it holds at first.
+// Map leases memory for the rows of t (behaviour 175, 176): in arena, the client's
+// own, or, where groupRows makes several groups of them, in an arena of the session's.
+// init says what a group holds when it is claimed.
 func (s *Store) Map(owner any, arena *Arena, t *Target, init uint32, groupRows uint64) (*Session, *Job, error) {
-	r, err := s.resolve(t)
+	m, err := s.openSession(owner, arena, t, init, groupRows)
+	if err != ErrRetry {
+		s.endOpening(owner, err == nil)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	c, schema, rowBytes := r.column, r.schema, r.rowBytes
+	s.lastSession++
+	m.ID = s.lastSession
+	s.sessions[m.ID] = m
+	var job *Job
+	if m.arena == nil {
+		job = s.fillGroup(m, 0)
+	}
+	for i := range m.groups {
+		s.announce(m, uint32(i))
+	}
+	return m, job, nil
+}
+
+// openSession checks a map and leases its memory; nobody knows of the session yet.
+func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, groupRows uint64) (*Session, error) {
+	r, err := s.resolve(t)
+	if err != nil {
+		return nil, err
+	}
 	ordinal, err := s.admit(t.Name, t.Ordinal, t.Next)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ask := capture{ordinal: ordinal, prims: t.Query.prims}
 	if err := s.checkPrims(r, &ask, t.Insert); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	rows := t.Query.Size()
-	if groupRows != 0 && groupRows < rows {
-		return nil, nil, protocol.Errorf(protocol.StatusNotSupported, "group_rows is %d for %d prims: sessions of several groups are not part of this version; use 0", groupRows, rows)
-	}
-	starts, err := sessionStarts(t, &schema, rows)
+	starts, err := sessionStarts(t, &r.schema, rows)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if schema.Kind == protocol.KindArray {
-		rowBytes = 0
+	if r.schema.Kind == protocol.KindArray {
+		r.rowBytes = 0
 	}
-	size, err := bytesOf(t.Name, rows, rowBytes)
+	size, err := bytesOf(t.Name, rows, r.rowBytes)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if starts != nil {
 		size = starts[rows]
 	}
 	if init > protocol.InitCurrent {
-		return nil, nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
 	}
-	block, err := s.memory.Alloc(arena, size)
-	if err != nil {
-		return nil, nil, err
+	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, starts: starts, ordinal: ordinal, init: init, column: protocol.NoColumn}
+	m.target.Schema, m.target.Ordinal, m.target.ElementSizes = r.schema, ordinal, nil
+	if r.column != nil {
+		m.column = r.column.index
 	}
-	s.lastSession++
-	m := &Session{ID: s.lastSession, Owner: owner, target: *t, block: block, rows: rows, row: rowBytes, starts: starts, ordinal: ordinal, column: protocol.NoColumn}
-	if c != nil {
-		m.column = c.index
+	if groupRows != 0 && groupRows < rows {
+		err = s.split(m, arena, groupRows)
+	} else {
+		m.groups, m.left = m.only[:], 1
+		m.only[0] = group{query: t.Query, rows: rows, claimant: owner, attempt: 1, gone: &m.gone}
+		m.only[0].block, err = s.memory.Alloc(arena, size)
 	}
-	m.target.Schema = schema
-	m.target.Ordinal, m.target.ElementSizes = ordinal, nil
-	s.sessions[m.ID] = m
-	if init == protocol.InitNone || size == 0 {
-		return m, nil, nil
-	}
-	fill := s.fillSession(m, c, init)
-	if size > s.config.CopyInlineBytes {
-		return m, fill, nil
-	}
-	defer fill.Abort() // nothing is left behind when the client's memory is gone
-	fill.Run()
-	return m, nil, nil
+	return m, err
 }
 
-// fillSession prepares what init asks for: zeros, then the sealed values on top.
-func (s *Store) fillSession(m *Session, c *column, init uint32) *Job {
-	m.busy = true
-	dst := m.block.Hold()
+// fillGroup brings a group's block to what init asks for: zeros, then the sealed values on
+// top. Claimants learn from the block, behind the rows, which prims the rows are for.
+func (s *Store) fillGroup(m *Session, index int) *Job {
+	g := &m.groups[index]
+	size := m.offset(g.rows)
+	if g.rows == 0 || m.arena == nil && (m.init == protocol.InitNone || size == 0) {
+		return nil
+	}
+	g.busy = true
+	attempt, dst := g.attempt, g.block.Hold()
 	var src *Block
+	var rows []uint32
+	var count uint64
+	var pieces []sealedRow
+	if c := s.columnOf(m); c != nil && m.init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
+		if from := c.latest(); from != nil && from.rows > 0 {
+			found, _, _ := g.query.lookUp(c.layout)
+			if m.starts != nil {
+				pieces = s.sealedRows(m, c, found[:g.rows])
+			} else {
+				rows = append(rows, found[:g.rows]...) // the query may be used for another layout meanwhile
+				src, count = from.block.Hold(), from.rows
+			}
+		}
+	}
 	end := func() {
-		m.busy = false
+		if g.attempt == attempt {
+			g.busy = false
+		}
 		s.memory.Drop(dst)
 		s.memory.Drop(src)
+		for i := range pieces {
+			s.memory.Drop(pieces[i].from)
+		}
 	}
-	finish := func() (Outcome, error) { end(); return Outcome{}, nil }
-	var from *version
-	if c != nil && init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
-		from = c.latest()
-	}
-	size := m.offset(m.rows)
-	if from == nil || from.rows == 0 {
-		return &Job{Bytes: size, Run: func() { clear(dst.Bytes[:size]) }, Finish: finish, Abort: end}
-	}
-	rows, _, _ := m.target.Query.lookUp(c.layout)
-	if m.starts != nil {
-		return s.fillRagged(m, c, rows, end)
-	}
-	rows = append([]uint32(nil), rows...) // the query may be used for another layout meanwhile
-	src = from.block.Hold()
-	count := from.rows
-	return &Job{
+	prims := g.query.prims[:g.rows]
+	job := &Job{
 		Bytes: size,
 		Run: func() {
-			clear(dst.Bytes[:size])
+			if m.init != protocol.InitNone {
+				clear(dst.Bytes[:size])
+			}
 			for i, row := range rows {
 				if uint64(row) < count {
 					copy(dst.Bytes[uint64(i)*m.row:][:m.row], src.Bytes[uint64(row)*m.row:])
 				}
 			}
+			for i := range pieces {
+				pieces[i].copyTo(dst.Bytes)
+			}
+			if m.arena != nil {
+				putPrims(dst.Bytes[m.primsOffset(g.rows):], prims)
+			}
 		},
-		Finish: finish,
+		Finish: func() (Outcome, error) { end(); return Outcome{}, nil },
 		Abort:  end,
 	}
+	if m.arena != nil {
+		job.Bytes += 8 * g.rows
+	}
+	if job.Bytes > s.config.CopyInlineBytes {
+		return job
+	}
+	defer end() // nothing is left behind when the client's memory is gone
+	job.Run()
+	return nil
 }
 
-// Group describes the session's only group; without a block once it was unmapped.
-func (m *Session) Group() protocol.GroupDescriptor {
-	g := protocol.GroupDescriptor{Session: m.ID, Ordinal: m.ordinal, Rows: m.rows, PrimCount: m.rows,
-		Attempt: 1, Column: m.column, State: protocol.GroupClaimed}
-	if m.target.Next {
-		g.Ordinal = 0
+// columnOf is the session's column, nil while it does not exist.
+func (s *Store) columnOf(m *Session) *column {
+	if m.column == protocol.NoColumn {
+		if a := s.byName[m.target.Name]; a != nil {
+			for _, c := range a.columns {
+				if c.schema == m.target.Schema {
+					m.column = c.index
+				}
+			}
+		}
 	}
-	if m.block != nil {
-		g.Block, g.LeaseBytes = m.block.Ref, m.block.Ref.LengthBytes
-		g.Block.LengthBytes = m.offset(m.rows)
+	if m.column == protocol.NoColumn {
+		return nil
 	}
-	return g
+	return s.columns[m.column]
 }
+
+// Group describes a group; without a block while nobody has claimed it, and once it
+// was unmapped.
+func (m *Session) Group(index uint32) protocol.GroupDescriptor {
+	g := &m.groups[index]
+	d := protocol.GroupDescriptor{Session: m.ID, Ordinal: m.ordinal, Rows: g.rows, FirstPrim: g.first, PrimCount: g.rows,
+		GroupIndex: index, Attempt: g.attempt, Column: m.column, State: g.state()}
+	if m.target.Next {
+		d.Ordinal = 0
+	}
+	if g.block != nil && g.claimant != nil {
+		d.Block, d.LeaseBytes = g.block.Ref, g.block.Ref.LengthBytes
+		d.Block.LengthBytes = m.offset(g.rows)
+		if m.arena != nil {
+			d.PrimsOffsetBytes = m.primsOffset(g.rows)
+		}
+	}
+	return d
+}
+
+func (g *group) state() uint32 {
+	switch {
+	case g.unmapped:
+		return protocol.GroupUnmapped
+	case g.claimant != nil:
+		return protocol.GroupClaimed
+	}
+	return protocol.GroupUnclaimed
+}
+
+// Gone gives what tells whether nobody can claim the group's present attempt any more.
+// Any goroutine may ask it.
+func (m *Session) Gone(index uint32) func() bool { return m.groups[index].gone.Load }
 
 // offset is where a row begins in the session's bytes.
 func (m *Session) offset(row uint64) uint64 {
@@ -159,13 +249,17 @@ func (m *Session) Name() string            { return m.target.Name }
 func (m *Session) Insert() bool            { return m.target.Insert }
 func (m *Session) Schema() protocol.Schema { return m.target.Schema }
 
+// Groups is the number of groups, Prims that of the whole query's prims.
+func (m *Session) Groups() int   { return len(m.groups) }
+func (m *Session) Prims() uint64 { return m.rows }
+
 // FindSession gives the session behind a handle of owner.
 func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 	m := s.sessions[id]
 	if m == nil || m.Owner != owner {
 		return nil, protocol.Errorf(protocol.StatusInvalidHandle, "session %d is unknown or was ended", id)
 	}
-	if m.busy {
+	if m.arena == nil && m.only[0].busy {
 		return nil, ErrRetry
 	}
 	return m, nil
@@ -175,58 +269,118 @@ func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 // view of the block any more (rule M1). The lease ends whatever comes of it,
 // except for ErrRetry.
 func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
-	if index != 0 {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: it has 1 group", index, m.ID)
+	if index >= uint64(len(m.groups)) {
+		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
 	}
-	if m.done {
+	g := &m.groups[index]
+	if g.unmapped || g.filing {
 		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
 	}
-	rows := m.rows
+	if seal && m.arena != nil {
+		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d: it cannot be sealed alone; seal when the session is unmapped", index, len(m.groups), m.ID)
+	}
+	rows := g.rows
 	if selection.IndexMap == nil && selection.Count != tensor.All && selection.Count < rows {
 		rows = selection.Count // the leading rows of the group
 	}
-	if m.target.Query.Size() != m.rows { // it was extended since
-		m.target.Query = m.target.Query.first(m.rows)
+	if g.query.Size() != g.rows { // it was extended since
+		g.query = g.query.first(g.rows)
 	}
-	p := payload{bytes: m.block.Bytes[:m.offset(rows)], rows: rows, selection: selection, staged: m.block, adopt: adopt}
+	p := payload{bytes: g.block.Bytes[:m.offset(rows)], rows: rows, selection: selection, staged: g.block, adopt: adopt}
+	if m.arena != nil {
+		p.session = m
+	}
 	if m.starts != nil {
 		p.starts = m.starts[:rows+1]
 	}
+	m.target.Query = g.query
 	out, job, err := s.put(&m.target, p, seal)
 	if err == ErrRetry {
 		return out, nil, err
 	}
-	m.done = true
 	s.counters.Unmaps++
+	if err != nil && m.arena != nil && s.again(m, index, err) {
+		return out, nil, err
+	}
+	s.memory.Drop(g.block)
+	g.block = nil
+	g.gone.Store(true)
 	if err == nil {
-		out.Handle, m.sealing = m.ID, out.Ordinal
+		out.Handle = m.ID
 	}
 	if job != nil {
-		finish := job.Finish
-		job.Finish = func() (Outcome, error) {
-			out, err := finish()
-			m.sealing = out.Ordinal
-			return out, err
-		}
+		s.file(m, index, job)
+	} else {
+		m.unmapped(index, out.Ordinal)
 	}
-	s.memory.Drop(m.block)
-	m.block = nil
-	m.gone.Store(true)
 	return out, job, err
 }
 
-// EndSession forgets a session; without a commit nothing of it becomes visible
-// (rule M3).
-func (s *Store) EndSession(m *Session) {
+// unmapped notes that a group was handed back, and the ordinal that it was accepted at.
+func (m *Session) unmapped(index, ordinal uint64) {
+	m.groups[index].unmapped = true
+	m.left--
+	if ordinal != 0 {
+		m.sealing = ordinal
+	}
+}
+
+// file makes a group unmapped when the job of its copy has ended.
+func (s *Store) file(m *Session, index uint64, job *Job) {
+	g := &m.groups[index]
+	g.filing = true
+	finish, abort := job.Finish, job.Abort
+	job.Finish = func() (Outcome, error) {
+		g.filing = false
+		out, err := finish()
+		m.unmapped(index, out.Ordinal)
+		if m.ended && m.arena != nil { // it was aborted meanwhile
+			s.withdraw(m)
+			return Outcome{}, protocol.Errorf(protocol.StatusInvalidHandle, "session %d was aborted", m.ID)
+		}
+		return out, err
+	}
+	job.Abort = func() {
+		g.filing = false
+		abort()
+		if m.arena != nil && !m.ended {
+			s.giveUp(m, index)
+		}
+	}
+}
+
+// EndSession forgets a session. What it did not hand back never becomes visible; of
+// several groups none does then.
+func (s *Store) EndSession(m *Session) { s.endSession(m, m.Done()) }
+
+// AbortSession ends a session in nothing (rule M3): of several groups, those that were
+// handed back are taken back, unless they are sealed.
+func (s *Store) AbortSession(m *Session) { s.endSession(m, m.Done() && m.arena == nil) }
+
+func (s *Store) endSession(m *Session, committed bool) {
 	if s.sessions[m.ID] != m {
 		return
 	}
 	delete(s.sessions, m.ID)
-	if m.block != nil {
+	m.ended = true
+	for i := range m.groups {
+		g := &m.groups[i]
+		committed = committed || m.arena == nil && g.filing
+		if g.block != nil && g.claimant != nil && g.claimant != m.Owner {
+			s.lend(m, uint64(i)) // its claimant may write until it learns of this
+		}
+		s.memory.Drop(g.block)
+		g.block = nil
+		g.gone.Store(true)
+	}
+	if !committed {
 		s.counters.Aborts++
-		s.memory.Drop(m.block)
-		m.block = nil
-		m.gone.Store(true)
+		if m.arena != nil {
+			s.withdraw(m)
+		}
+	}
+	if m.arena != nil {
+		s.memory.CloseArena(m.arena)
 	}
 }
 
@@ -240,14 +394,20 @@ func (s *Store) SealSession(m *Session) (Outcome, *Job, error) {
 }
 
 // Done tells whether everything of the session was handed back.
-func (m *Session) Done() bool { return m.done }
+func (m *Session) Done() bool { return m.left == 0 && m.failed == nil }
 
-// AbortSessions ends all sessions of an owner and returns how many there were.
-// Their blocks go back to the owner's arena; nobody else leases from it.
+// AbortSessions ends all sessions of a client that hung up, gives up its claims, and
+// returns how many sessions there were. What it could still write to in shared memory
+// is not used again before its process is proven dead: see ReleaseLent. Of its own
+// arena nobody else leases.
 func (s *Store) AbortSessions(owner any) (n int) {
+	s.endOpening(owner, false)
 	for _, m := range s.sessions {
+		if m.arena != nil {
+			s.giveUpClaims(m, owner)
+		}
 		if m.Owner == owner {
-			s.EndSession(m)
+			s.AbortSession(m)
 			n++
 		}
 	}

@@ -27,7 +27,8 @@ func (m *Memory) ReleaseQuarantine(a *Arena) {
 	}
 }
 
-// spare takes a segment out of its arena and keeps it warm for the next client.
+// spare takes a segment out of its arena and keeps it warm for the next client, or,
+// where claimants have it mapped, for the next session of several groups.
 func (m *Memory) spare(seg *Segment) {
 	seg.arena.pool.RemoveSegment(seg.ID)
 	delete(seg.arena.segments, seg.ID)
@@ -47,7 +48,7 @@ func (m *Memory) spare(seg *Segment) {
 func (m *Memory) reuse(a *Arena, size uint64) bool {
 	best := -1
 	for i, seg := range m.spares {
-		if uint64(len(seg.Bytes)) >= shm.SegmentSizeFor(size, protocol.SegmentHeaderBytes) && (best < 0 || len(seg.Bytes) < len(m.spares[best].Bytes)) {
+		if seg.Sort == a.Sort && uint64(len(seg.Bytes)) >= shm.SegmentSizeFor(size, protocol.SegmentHeaderBytes) && (best < 0 || len(seg.Bytes) < len(m.spares[best].Bytes)) {
 			best = i
 		}
 	}

@@ -41,6 +41,9 @@ type Config struct {
 	// OnSeal is told of every epoch that was published, in the loop. Its argument is
 	// valid during the call.
 	OnSeal func(*Sealed)
+	// OnGroup is told of every group that waits to be filled, in the loop: when its session is
+	// opened and before each further attempt.
+	OnGroup func(m *Session, index uint32)
 }
 
 // Store is a stage's state: the process's own books and their picture in shared
@@ -58,6 +61,8 @@ type Store struct {
 	layouts  map[uint64]*layout // by hash of their prims
 	sources  []PinSource
 	sessions map[uint64]*Session
+	opening  map[any]*Arena // of sessions of several groups that met ErrRetry, by owner
+	lent     []lent
 	floors   floors
 	excess   []*column // have versions beyond their retention
 	notes    []segmentNote
@@ -102,7 +107,7 @@ func NewStore(c Config, root []byte, memory *Memory) (*Store, error) {
 	c = s.config
 	r := s.root
 	r.Header = protocol.RegionHeader{Magic: protocol.MagicDirectory, HeaderBytes: uint32(sizeOf[protocol.DirectoryHeader]()),
-		SizeBytes: uint64(len(root)), Generation: c.Generation, Features: Features}
+		SizeBytes: uint64(len(root)), Generation: c.Generation}
 	r.IdentityTag = protocol.IdentityTagOf(c.Generation)
 	copy(r.StageName[:], c.Stage)
 	s.begin()
@@ -122,7 +127,7 @@ func floorSchema() protocol.Schema {
 // newBooks makes a store that knows nothing yet, over a directory that it leaves as it is.
 func newBooks(c Config, root []byte, memory *Memory) *Store {
 	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: map[uint64]insert{},
-		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}}
+		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}, opening: map[any]*Arena{}}
 	s.config.setDefaults(memory)
 	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)
 	s.meta = memory.NewArena(protocol.SegmentBroker, 0, "the directory", false)
@@ -139,6 +144,7 @@ func newBooks(c Config, root []byte, memory *Memory) *Store {
 // begin puts a life of the broker into the directory, and the store in charge of memory.
 func (s *Store) begin() {
 	r, c := s.root, &s.config
+	store64(&r.Header.Features, Features)
 	store64(&r.BrokerIncarnation, c.Incarnation)
 	store64(&r.StartedNs, uint64(time.Now().UnixNano()))
 	store64(&r.PinnedBytesMax, c.PinnedBytesMax)

@@ -26,10 +26,12 @@ type history struct {
 	prims   []uint64
 	queries []*Query
 	clients []*historyClient
+	shares  []*historyShare
 	stamp   uint64
 	handoff uint32
 	reader  *Reader
 	pinned  PinSource // the reader's
+	scratch [][]byte
 	list    *PrimList
 	views   []*heldView
 }
@@ -240,6 +242,11 @@ func (h *history) next() {
 		h.grown(r)
 	}
 	c := h.clients[h.random.IntN(len(h.clients))]
+	if h.random.IntN(6) == 0 {
+		h.shareSome(c)
+		h.check()
+		return
+	}
 	switch k := h.random.IntN(100); {
 	case k < 25:
 		h.writeSome()
@@ -387,7 +394,7 @@ func (h *history) mapSome(c *historyClient) {
 	if !h.outcome(want, err, "map "+name) {
 		return
 	}
-	g := s.session.Group()
+	g := s.session.Group(0)
 	require.EqualValues(h.t, starts[len(s.prims)], g.Block.LengthBytes)
 	require.EqualValues(h.t, len(s.prims), g.Rows)
 	if c.arena.pages {
@@ -395,7 +402,7 @@ func (h *history) mapSome(c *historyClient) {
 		require.Zero(h.t, g.LeaseBytes%4096)
 	}
 	for i, prim := range s.prims {
-		row := s.session.block.Bytes[starts[i]:starts[i+1]]
+		row := s.session.groups[0].block.Bytes[starts[i]:starts[i+1]]
 		current := make([]byte, len(row))
 		if n := h.naive.find(name, rowBytes); n != nil && init == protocol.InitCurrent {
 			copy(current, n.sealed[prim].Value) // of an array as much as there is room for
@@ -514,8 +521,9 @@ func (h *history) declareSome() {
 func (h *history) die(c *historyClient) {
 	h.settle() // a client with a copy on its way is not buried
 	h.step(func() {
-		require.Equal(h.t, len(c.sessions), h.store.AbortSessions(c))
+		require.Equal(h.t, len(c.sessions)+h.dieSharing(c), h.store.AbortSessions(c))
 		h.store.RemovePins(&c.pinSet)
+		h.dropLentOf(c)
 		h.memory.CloseArena(c.arena)
 	})
 	h.clients[slices.Index(h.clients, c)] = h.newClient()

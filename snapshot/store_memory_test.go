@@ -187,7 +187,7 @@ func TestADeadClientsSegments(t *testing.T) {
 	first := f.memory.NewArena(protocol.SegmentClient, 7, "first", false)
 	m, err := f.open(f, first, Target{Query: q, Name: "a", Schema: bytesSchema(1000), Ordinal: 1}, protocol.InitZero)
 	require.NoError(t, err)
-	segment := m.Group().Block.Segment
+	segment := m.Group(0).Block.Segment
 	_, err = f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, true) })
 	require.NoError(t, err)
 	f.store.EndSession(m)
@@ -207,7 +207,7 @@ func TestADeadClientsSegments(t *testing.T) {
 	second := f.memory.NewArena(protocol.SegmentClient, 8, "second", false)
 	m, err = f.open(f, second, Target{Query: q, Name: "b", Schema: bytesSchema(1000), Ordinal: 1}, 0)
 	require.NoError(t, err)
-	require.Equal(t, segment, m.Group().Block.Segment, "the smallest that will do")
+	require.Equal(t, segment, m.Group(0).Block.Segment, "the smallest that will do")
 	require.EqualValues(t, 8, f.memory.Segment(segment).Owner)
 	require.EqualValues(t, 8, at[protocol.RegionHeader](f.memory.Segment(segment).Bytes, 0).OwnerIncarnation)
 	require.EqualValues(t, 2*mib, f.memory.spareBytes)

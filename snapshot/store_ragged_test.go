@@ -188,9 +188,9 @@ func TestAdoptedDataStaysWhereItIs(t *testing.T) {
 		sizes := []uint64{100_000, 0, 300_000}
 		m, err := f.open(f, arena, Target{Query: queryOf(prims...), Name: "a", Schema: arraySchema(1), Ordinal: 1, ElementSizes: sizes}, protocol.InitZero)
 		require.NoError(t, err)
-		place := m.Group().Block
+		place := m.Group(0).Block
 		require.EqualValues(t, 400_000, place.LengthBytes)
-		copy(m.block.Bytes[100_000:], "third")
+		copy(m.groups[0].block.Bytes[100_000:], "third")
 		out, err := f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, adopt, true) })
 		require.NoError(t, err)
 		f.store.EndSession(m)
@@ -356,6 +356,21 @@ func TestWrongElementSizesNameBothNumbers(t *testing.T) {
 	f.checkBooks()
 }
 
+// TestRowsAfterARowlessWholeWriteOfTheSameSeal: a write of all rows, all empty, and a
+// later one of some that are not, sealed in one step: the second is applied in the
+// table of the first, which has no data.
+func TestRowsAfterARowlessWholeWriteOfTheSameSeal(t *testing.T) {
+	f := newFixture(t, Config{Retain: 2}, 1<<30)
+	prims := f.paths(3)
+	_, err := f.writeRows(queryOf(prims...), "text", 1, "", "", "")
+	require.NoError(t, err)
+	_, err = f.writeRows(queryOf(prims[1]), "text", 2, "word")
+	require.NoError(t, err)
+	out := f.seal(2, protocol.ScopeAll)
+	require.Equal(t, map[uint64]string{prims[0]: "", prims[1]: "word", prims[2]: ""}, f.rowsAt(1, out.Epoch))
+	f.checkBooks()
+}
+
 // TestARestartedBrokerKnowsWhoseDataIsWhose: rules B2 and V8. A pinned version that is
 // older than what was reclaimed keeps its rows through a restart, and they go with it.
 func TestARestartedBrokerKnowsWhoseDataIsWhose(t *testing.T) {
@@ -375,7 +390,8 @@ func TestARestartedBrokerKnowsWhoseDataIsWhose(t *testing.T) {
 	require.EqualValues(t, 7, f.attribute(1).Horizon, "what came between is gone, so the pinned version is past the horizon")
 	want, now := valuesOf(f.rowsAt(1, 1), prims), valuesOf(f.rowsAt(1, 7), prims)
 
-	root, segments := f.picture().copies()
+	var scratch [][]byte
+	root, segments := f.picture(nil).copies(&scratch)
 	after := &fixture{t: t, root: root, memory: NewMemory(1 << 30)}
 	after.memory.Grow = func(r GrowRequest) { after.grown(r) }
 	r, err := Recover(Config{Generation: 12345, Stage: "default", Incarnation: 9 << 32, Retain: 1}, root, after.memory, segments)

@@ -437,7 +437,7 @@ func TestAQueryThatWasTheWholeColumnUntilItGrew(t *testing.T) {
 		m, err := f.open(f, arena, Target{Query: q, Name: "a", Schema: bytesSchema(1), Next: true}, protocol.InitNone)
 		require.NoError(t, err)
 		defer f.store.EndSession(m)
-		copy(m.block.Bytes, text)
+		copy(m.groups[0].block.Bytes, text)
 		out, err := f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, true) })
 		require.NoError(t, err)
 		return out.Flags
@@ -458,7 +458,7 @@ func TestAQueryThatGrowsBetweenMapAndUnmap(t *testing.T) {
 	arena := f.memory.NewArena(protocol.SegmentClient, 7, "client", false)
 	m, err := f.open(f, arena, Target{Query: q, Name: "a", Schema: bytesSchema(1), Ordinal: 1}, protocol.InitNone)
 	require.NoError(t, err)
-	copy(m.block.Bytes, "xy")
+	copy(m.groups[0].block.Bytes, "xy")
 	q.Add(p[2])
 	_, err = f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, true) })
 	require.NoError(t, err)
@@ -474,7 +474,7 @@ func TestAdoptThenScatterPaysOneCopy(t *testing.T) {
 	arena := f.memory.NewArena(protocol.SegmentClient, 7, "client", false)
 	m, err := f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: bytesSchema(8), Ordinal: 1}, protocol.InitZero)
 	require.NoError(t, err)
-	place := m.Group().Block
+	place := m.Group(0).Block
 	out, err := f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, false) })
 	require.NoError(t, err)
 	require.EqualValues(t, protocol.CompletionAdopted, out.Flags)
@@ -493,7 +493,7 @@ func TestAdoptThenScatterPaysOneCopy(t *testing.T) {
 	// Adopted while unsealed and then scattered into at the same ordinal.
 	m, err = f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: bytesSchema(8), Ordinal: 3}, protocol.InitCurrent)
 	require.NoError(t, err)
-	data := m.block.Bytes
+	data := m.groups[0].block.Bytes
 	_, err = f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, false) })
 	require.NoError(t, err)
 	_, err = f.write(queryOf(p[4]), "a", bytesSchema(8), 3, []byte("abcdefgh"))
@@ -561,7 +561,7 @@ func TestMapSessions(t *testing.T) {
 	_, _, err = f.store.UnmapGroup(m, 0, all, true, false) // the floor moved meanwhile
 	requireStatus(t, protocol.StatusFloorViolation, err)
 	require.True(t, m.Done())
-	require.Zero(t, m.Group().Block)
+	require.Zero(t, m.Group(0).Block)
 	f.store.EndSession(m)
 	f.store.EndSession(m)
 

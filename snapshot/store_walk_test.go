@@ -228,7 +228,12 @@ func (f *fixture) checkBooks() {
 		require.Equal(f.t, hashPrims(l.prims), key)
 	}
 	for _, m := range s.sessions {
-		hold(m.block)
+		for i := range m.groups {
+			hold(m.groups[i].block)
+		}
+	}
+	for _, l := range s.lent {
+		hold(l.block)
 	}
 	for _, b := range s.floors.spares {
 		hold(b)

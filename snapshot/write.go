@@ -182,8 +182,9 @@ type payload struct {
 	bytes     []byte
 	rows      uint64
 	selection tensor.Selection
-	staged    *Block // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
-	adopt     bool   // the producer promises not to touch staged again
+	staged    *Block   // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
+	adopt     bool     // the producer promises not to touch staged again
+	session   *Session // of several groups, that the rows are of; else nil
 
 	starts   []uint64 // of an array: where each row begins in bytes, and the last one ends; nil: packed
 	rowBytes uint64   // of a packed array: of each row
@@ -308,7 +309,7 @@ func (s *Store) prepare(w *incoming, t *Target, p payload) (err error) {
 		return protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q: payload has %d bytes: %d rows of %d bytes need more", t.Name, len(p.bytes), p.rows, w.rowBytes)
 	}
 	k := s.newCapture()
-	k.ordinal, k.insert = w.ordinal, t.Insert
+	k.ordinal, k.insert, k.session = w.ordinal, t.Insert, p.session
 	k.aim(t.Query, &p.selection, count)
 	if len(k.prims) == 0 { // a mask without a bit
 		s.dropCapture(k)

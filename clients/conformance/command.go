@@ -30,6 +30,32 @@ func (n *namespace) path(path string) string {
 	return "/" + n.prefix + path
 }
 
+// filter has the names or the paths of a filter: op:name:values, op:/path,/path, only:name,name.
+func (n *namespace) filter(text string) string {
+	op, rest, _ := strings.Cut(text, ":")
+	each := func(list string, change func(string) string) string {
+		all := strings.Split(list, ",")
+		for i := range all {
+			all[i] = change(all[i])
+		}
+		return strings.Join(all, ",")
+	}
+	switch {
+	case op == "raw":
+		number, rest, _ := strings.Cut(rest, ":")
+		return op + ":" + number + ":" + strings.TrimPrefix(n.filter("has:"+rest), "has:")
+	case strings.HasPrefix(rest, "/"):
+		return op + ":" + each(rest, n.path)
+	case op == "only":
+		return op + ":" + each(rest, n.attribute)
+	}
+	name, values, has := strings.Cut(rest, ":")
+	if has {
+		return op + ":" + n.attribute(name) + ":" + values
+	}
+	return op + ":" + n.attribute(name)
+}
+
 // plain takes the namespace off a text again, so that expectations need not know it.
 func (n *namespace) plain(text string) string {
 	if n.prefix == "" {
@@ -47,11 +73,11 @@ func quote(text string) string {
 }
 
 // where names of attributes and handles stand among the words of a verb: "h" is a handle, "n" a name, "N" names to
-// the end, "P" paths or filters to the end, "t" texts to the end. What is not listed has plain words.
+// the end, "P" paths to the end, "F" filters to the end, "t" texts to the end. What is not listed has plain words.
 var shapes = map[string]string{
-	"query": "hP", "find": "hP", "drop": "h", "write": "hn", "publish": "n", "seal": "oN", "declare": "n", "wait": "h",
+	"query": "hP", "find": "hF", "await": "h", "list": "hi", "listed": "h", "retain": "h", "unlist": "h", "slice": "hh", "querylist": "hh", "join": "i", "split": "i", "drop": "h", "write": "hn", "publish": "n", "seal": "oN", "declare": "n", "wait": "h",
 	"op": "h", "floor": "n", "read": "hN", "show": "h", "latest": "n", "snapshot": "h", "sread": "hhN", "sfloor": "hn",
-	"map": "hhn", "fill": "h", "unmap": "h", "abort": "h", "delete": "hN", "intern": "ht", "resolve": "i", "waits": "h", "flood": "hn", "threads": "hn", "frontier": "n", "ticks": "hn", "chase": "hn",
+	"map": "hhn", "fill": "h", "unmap": "h", "abort": "h", "next": "h", "open": "n", "claim": "hn", "giveup": "h", "work": "n", "delete": "hN", "intern": "ht", "resolve": "i", "waits": "h", "flood": "hn", "threads": "hn", "frontier": "n", "ticks": "hn", "chase": "hn", "log": "www",
 }
 
 // compose writes a step as the line that its driver reads.
@@ -99,7 +125,7 @@ func (n *namespace) sectionOf(verb, shape string, words []word) (string, error) 
 			return 0
 		}
 		c := shape[min(position, len(shape)-1)]
-		if position >= len(shape) && !strings.ContainsRune("NPti", rune(c)) {
+		if position >= len(shape) && !strings.ContainsRune("NPFti", rune(c)) {
 			return 0
 		}
 		position++
@@ -131,6 +157,8 @@ func (n *namespace) sectionOf(verb, shape string, words []word) (string, error) 
 				out = append(out, quote(n.attribute(w.text)))
 			case c == 'P' || c == 't':
 				out = append(out, quote(n.path(w.text)))
+			case c == 'F':
+				out = append(out, quote(n.filter(w.text)))
 			case c == 'o':
 				options = append(options, "ordinal="+w.text)
 			case c == 'i':

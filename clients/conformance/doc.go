@@ -50,6 +50,8 @@
 //
 // Values are [1 2 3], raw bits [0x7fc00001], strings "text"; a write with several lists has one tensor per prim,
 // and so has a group of kind array ("array", "map … array sizes=2,0", "fill m.0 row=1 …").
+// The filters of find are has:x in:/a,/b in:x:1,2 prefix:/a contains:x:a,b lt:x:1 le: gt: ge:, only:x,y for what is
+// reported, and raw:number:name:values for an operator by its number.
 // Expectations, all of which must hold:
 //
 //	ok                          no error

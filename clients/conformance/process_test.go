@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,11 +47,14 @@ func commands(t *testing.T) (argv map[string][]string, broken map[string]string)
 	sources, err := filepath.Glob(filepath.Join(root, "clients/c/src/*.c"))
 	require.NoError(t, err)
 	program = filepath.Join(dir, "driver_c")
-	if newer(t, program, append(sources, filepath.Join(root, "clients/conformance/driver_c/driver.c"),
+	driver, err := filepath.Glob(filepath.Join(root, "clients/conformance/driver_c/*.[ch]"))
+	require.NoError(t, err)
+	sources = slices.Concat(sources, driver)
+	if newer(t, program, append(sources,
 		filepath.Join(root, "clients/c/include/callboard.h"), filepath.Join(root, "clients/c/include/callboard_abi.h"))) {
 		build("c", compiler, append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
 			"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Iclients/c/include", "-Iclients/c/src",
-			"-o", program, "clients/conformance/driver_c/driver.c"}, sources...)...)
+			"-o", program}, slices.DeleteFunc(sources, func(s string) bool { return strings.HasSuffix(s, ".h") })...)...)
 	}
 	argv["c"] = []string{program}
 

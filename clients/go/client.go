@@ -3,6 +3,7 @@ package callboard
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -19,9 +20,9 @@ type Stage struct{ client *client }
 // client is the attachment itself, which views, sessions and ops share with the Stage.
 type client struct {
 	options     Options
+	dir         string // the stage's runtime directory
 	identity    ring.Identity
 	guard       bool
-	dir         string // where the broker's socket is
 	conn        atomic.Pointer[shm.Conn]
 	channelFile *os.File
 	channel     *shm.Mapping
@@ -129,6 +130,7 @@ func (c *client) close() {
 		c.root.handle.released.Store(true) // ours, and not forgotten by anybody
 	}
 	c.rooting.Unlock()
+	tell(slog.LevelInfo, logSession, "closed stage %s", c.options.Stage)
 	c.leave()
 }
 
@@ -136,6 +138,9 @@ func (c *client) close() {
 func (c *client) end(why *Error) {
 	if c.ended.CompareAndSwap(nil, why) {
 		close(c.over)
+		if !c.closed.Load() {
+			tell(slog.LevelWarn, logSession, "stage %s: the session is over: %s", c.options.Stage, why.Text)
+		}
 	}
 	why = c.ended.Load()
 	c.mutex.Lock()
@@ -201,6 +206,7 @@ const turnMax = ring.TurnMax
 
 // forgot tells the program of something that was dropped without being given back.
 func (c *client) forgot(what string) {
+	tell(slog.LevelWarn, logHandle, "stage %s: %s was dropped without being given back", c.options.Stage, what)
 	if c.options.Forgotten != nil {
 		c.options.Forgotten(what)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -97,9 +98,11 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	if err != nil {
 		_ = conn.Close()
 		c.unmap()
+		tell(slog.LevelWarn, logSession, "not attached to stage %s: %v", o.Stage, err)
 		return nil, asError(err)
 	}
 	c.holders.Store(1)
+	tell(slog.LevelInfo, logSession, "attached to stage %s, generation %d, as client %d of broker %d", o.Stage, c.identity.Generation, c.identity.Incarnation, c.broker.Load())
 	return &Stage{client: c}, nil
 }
 

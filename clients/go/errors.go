@@ -18,6 +18,7 @@ var (
 	ErrFloorViolation      = sentinel(protocol.StatusFloorViolation)
 	ErrNotSupported        = sentinel(protocol.StatusNotSupported)
 	ErrQueueFull           = sentinel(protocol.StatusQueueFull)
+	ErrEnd                 = sentinel(protocol.StatusEnd) // ClaimGroup: there is none left
 	ErrOutOfMemory         = sentinel(protocol.StatusOutOfMemory)
 	ErrLayoutChanged       = sentinel(protocol.StatusLayoutChanged)
 	ErrTimeout             = sentinel(protocol.StatusTimeout)

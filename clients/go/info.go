@@ -47,6 +47,10 @@ type AttributeInfo struct {
 	Versions, Adopted, Scattered, AdoptRefused, CopiedBytes uint64
 }
 
+// RuntimeDir is the directory where the stage was found: its socket, and the file that
+// tells where its NATS is.
+func (s *Stage) RuntimeDir() string { return s.client.dir }
+
 // Info looks at the directory; no broker is involved.
 func (s *Stage) Info() (Info, error) {
 	c := s.client

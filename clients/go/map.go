@@ -34,7 +34,8 @@ type MapOptions struct {
 	Init     Init
 	// Insert refuses prims that exist, with ALREADY_EXISTS (behaviour 186).
 	Insert bool
-	// GroupRows splits the session into groups of so many rows; 0: one group.
+	// GroupRows splits the session into groups of so many rows, which other processes may
+	// claim as well (WorkOn); 0: one group, filled here.
 	GroupRows uint64
 	// IsArray maps kind array: of each prim a row of as many elements as ElementSizes
 	// says, one count for each of the query's prims (behaviour 182). Without a DType the
@@ -161,15 +162,22 @@ func (c *client) mapSession(ctx context.Context, r mapRequest) (*MapSession, err
 // Attribute is the attribute's name.
 func (m *MapSession) Attribute() string { return m.inner.name }
 
-// Groups gives the session's groups. It may be ranged over again.
+// Groups gives the session's groups. It may be ranged over again. Of a session of
+// several (GroupRows) it gives those that this process has claimed and not handed back,
+// then it claims one after the other until nobody has left any: a group that is filled is
+// best handed back at once, so that other workers get the rest meanwhile.
 func (m *MapSession) Groups() iter.Seq2[*MapGroup, error] {
 	return func(yield func(*MapGroup, error) bool) {
-		for i := range m.inner.groups {
-			g := &MapGroup{session: m, index: i}
-			if _, err := g.Bytes(); err != nil {
+		for i := 0; ; i++ {
+			g, err := m.inner.group(i)
+			if g == nil && err == nil {
+				return
+			}
+			if err != nil {
 				yield(nil, err)
 				return
 			}
+			g.session = m
 			if !yield(g, nil) {
 				return
 			}
@@ -180,51 +188,66 @@ func (m *MapSession) Groups() iter.Seq2[*MapGroup, error] {
 // MapGroup is a piece of a session: rows for a run of the query's prims, in order.
 // It is dead once it was unmapped; bytes got from it must not be touched then.
 type MapGroup struct {
-	session *MapSession // keeps it from being forgotten
+	session *MapSession // keeps it from being forgotten; nil: of another client's session
+	inner   *session
 	index   int
+	place   protocol.GroupDescriptor
+	prims   []uint64
 }
+
+// Attribute is the attribute's name, Ordinal the session's ordinal; 0: it is taken at
+// the end.
+func (g *MapGroup) Attribute() string { return g.inner.name }
+
+// Ordinal: see Attribute.
+func (g *MapGroup) Ordinal() uint64 { return g.place.Ordinal }
+
+// Index is the group's number in its session, Attempt how often it has been claimed.
+func (g *MapGroup) Index() int { return int(g.place.GroupIndex) }
+
+// Attempt: see Index.
+func (g *MapGroup) Attempt() int { return int(g.place.Attempt) }
 
 // Rows is the number of rows, one for each of Prims.
-func (g *MapGroup) Rows() int { return int(g.descriptor().Rows) }
+func (g *MapGroup) Rows() int { return int(g.place.Rows) }
+
+// First is the place, in the session's query, of the first of Prims.
+func (g *MapGroup) First() int { return int(g.place.FirstPrim) }
 
 // Prims are the path ids of the group's prims; do not change them.
-func (g *MapGroup) Prims() []uint64 {
-	d, prims := g.descriptor(), g.session.inner.prims
-	first := min(d.FirstPrim, uint64(len(prims)))
-	return prims[first:min(first+d.PrimCount, uint64(len(prims)))]
-}
-
-func (g *MapGroup) descriptor() *protocol.GroupDescriptor { return &g.session.inner.groups[g.index] }
+func (g *MapGroup) Prims() []uint64 { return g.prims }
 
 // Bytes is the group's memory: Rows rows, one after the other, writable, of kind array
 // too. INVALID_HANDLE once it was unmapped.
-func (g *MapGroup) Bytes() ([]byte, error) { return g.session.inner.memory(g.index) }
+func (g *MapGroup) Bytes() ([]byte, error) { return g.inner.memory(g.index) }
 
 // Array describes the memory of a group of the fixed kind as (rows, *row_shape[, lanes]).
 func (g *MapGroup) Array() (Tensor, error) {
 	if g.IsArray() {
-		return Tensor{}, isRagged(g.session.Attribute())
+		return Tensor{}, isRagged(g.inner.name)
 	}
 	b, err := g.Bytes()
 	if err != nil {
 		return Tensor{}, err
 	}
-	t, err := g.session.inner.schema.View(b, g.Rows(), false)
+	t, err := g.inner.schema.View(b, g.Rows(), false)
 	return t, asError(err)
 }
 
-func (g *MapGroup) rowSchema() *tensor.Schema { return &g.session.inner.schema }
+func (g *MapGroup) rowSchema() *tensor.Schema { return &g.inner.schema }
 
 // UnmapGroup hands a group back for its commit. Twice is INVALID_HANDLE.
 func (m *MapSession) UnmapGroup(g *MapGroup) (*Op, error) {
-	if g.session.inner != m.inner {
+	if g.inner != m.inner {
 		return nil, refused(fail(protocol.StatusInvalidHandle, "the group is of another session"))
 	}
-	return m.inner.unmapGroup(g.index, AllPrims, nil, m.flags())
+	return g.Unmap()
 }
 
 // UnmapAttribute ends the session and commits all that was not handed back; the
-// session's memory is dead from here on. Of the short form it also seals.
+// session's memory is dead from here on. Of the short form it also seals. Of a session of
+// several groups the Op is done when every group was unmapped, by whomever: what a worker
+// that dies had claimed is another's to fill meanwhile.
 func (m *MapSession) UnmapAttribute() (*Op, error) { return m.inner.unmapAttribute(m.flags()) }
 
 func (m *MapSession) flags() uint32 {
@@ -244,11 +267,22 @@ func (m *MapSession) Commit(ctx context.Context) error {
 }
 
 // Abort ends the session without a commit: nothing of it becomes visible. It does
-// nothing to a session that has ended.
-func (m *MapSession) Abort() { m.inner.abort() }
+// nothing to a session that has ended. One of several groups has not ended while its
+// UnmapAttribute, or a Commit that was given up, still waits for other workers.
+func (m *MapSession) Abort() {
+	if !m.inner.abort() {
+		m.inner.abortLast()
+	}
+}
 
 // Bytes is the memory of a session of one group, as the short form makes it.
-func (m *MapSession) Bytes() ([]byte, error) { return m.inner.memory(0) }
+// INVALID_ARGUMENT where there are several: Groups claims them.
+func (m *MapSession) Bytes() ([]byte, error) {
+	if m.inner.split {
+		return nil, refused(fail(protocol.StatusInvalidArgument, "attribute %q: the session has several groups, each with memory of its own; range over Groups", m.inner.name))
+	}
+	return m.inner.memory(0)
+}
 
 // Array describes a session of one group. Of the short form's single row the axis
 // of rows is left out: the shape is row_shape[, lanes].

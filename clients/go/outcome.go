@@ -2,6 +2,7 @@ package callboard
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -182,5 +183,6 @@ func (u unsealed) above(s *floorState) (lost []string) {
 func (c *client) refuseOnce() *Error {
 	text := fmt.Sprintf("the broker was restarted, and what was written and not sealed is gone: %s; write it again", strings.Join(c.lost[:min(len(c.lost), 8)], ", "))
 	c.lost = nil
+	tell(slog.LevelWarn, logCall, "stage %s: %s", c.options.Stage, text)
 	return fail(protocol.StatusBrokerRestarted, "%s", text)
 }

@@ -40,15 +40,15 @@ func (g *MapGroup) Tensor(i int) (Tensor, error) {
 
 func (g *MapGroup) row(i int) ([]byte, error) {
 	if !g.IsArray() {
-		return nil, notRagged(g.session.Attribute())
+		return nil, notRagged(g.inner.name)
 	}
 	b, err := g.Bytes()
 	if err != nil {
 		return nil, err
 	}
 	if i < 0 || i >= g.Rows() {
-		return nil, outOfRows(g.session.Attribute(), i, g.Rows())
+		return nil, outOfRows(g.inner.name, i, g.Rows())
 	}
-	starts := g.session.inner.starts[g.index]
+	starts := g.inner.starts[g.index]
 	return b[starts[i]:starts[i+1]:starts[i+1]], nil
 }

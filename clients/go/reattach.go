@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"time"
 
@@ -33,6 +34,7 @@ func (c *client) lose() {
 		g := &gap{over: make(chan struct{})}
 		c.gap.Store(g)
 		c.holders.Add(1)
+		tell(slog.LevelWarn, logSession, "stage %s: the broker hung up; another one is looked for, for up to %v", c.options.Stage, c.options.ReattachWait)
 		go c.reattach(g)
 	}
 	c.mutex.Unlock()
@@ -77,6 +79,7 @@ func (c *client) reattach(g *gap) {
 		conn, reply, err := c.hail(time.Until(deadline))
 		if err == nil {
 			if err = c.resume(conn, reply); err == nil {
+				tell(slog.LevelInfo, logSession, "stage %s: broker %d took the session up again", c.options.Stage, reply.BrokerIncarnation)
 				return
 			}
 			_ = conn.Close()

@@ -11,7 +11,8 @@ import (
 	"callboard/tensor"
 )
 
-// session is an open map session. It holds the client until it ended.
+// session is an open map session, or a group that was claimed of another client's. It
+// holds the client until it ended.
 type session struct {
 	client *client
 	id     uint64
@@ -21,13 +22,15 @@ type session struct {
 	row    uint64 // bytes of a row; of an array's element
 	prims  []uint64
 	next   bool // its ordinal is taken at the end, and sealed (rule O8)
+	split  bool // it has several groups, which are claimed one by one
 
 	mutex  sync.Mutex
-	groups []protocol.GroupDescriptor
-	starts [][]uint64 // of kind array: where each group's rows begin in bytes, and the last one ends
-	gone   []bool     // groups that were handed back
+	groups []protocol.GroupDescriptor // of a split session: those that were claimed here
+	starts [][]uint64                 // of kind array: where each group's rows begin in bytes, and the last one ends
+	gone   []bool                     // groups that were handed back
 	ended  bool
 	lost   bool // it ended with a restart of the broker
+	last   *Op  // the final unmap of a split session, which may take long
 }
 
 // mapRequest is OpMap after its checks.
@@ -82,6 +85,7 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 		return nil, err
 	}
 	m.id = op.completion.Handle
+	m.split = op.completion.Count > 1
 	if err := m.adopt(op, &r.schema); err != nil {
 		m.abort()
 		if c.doomed(m.life) {
@@ -108,12 +112,18 @@ func (m *session) over() *Error {
 	return fail(protocol.StatusBrokerRestarted, "the map session of attribute %q ended with a restart of the broker; map it again", m.name)
 }
 
-// adopt takes the groups that the broker leased.
-func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
+// describe takes what the rows are.
+func (m *session) describe(wire *protocol.Schema) (err error) {
 	m.schema = tensor.Schema{Kind: tensor.Kind(wire.Kind), DType: DType{Code: wire.DtypeCode, Bits: wire.DtypeBits, Lanes: wire.DtypeLanes},
 		RowShape: wire.RowShape[:wire.RowDimensions], Semantic: Semantic(wire.Semantic), Device: tensor.CPU}
-	if m.row, err = m.schema.RowBytes(); err != nil {
-		return asError(err)
+	m.row, err = m.schema.RowBytes()
+	return asError(err)
+}
+
+// adopt takes the groups that the broker leased with a map.
+func (m *session) adopt(op *Op, wire *protocol.Schema) error {
+	if err := m.describe(wire); err != nil || m.split {
+		return err
 	}
 	size := sizeOf[protocol.GroupDescriptor]()
 	if op.completion.Count > uint64(len(op.content)/size) {
@@ -127,26 +137,35 @@ func (m *session) adopt(op *Op, wire *protocol.Schema) (err error) {
 				return err
 			}
 			m.starts = append(m.starts, starts)
-		} else if m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
-			return fail(protocol.StatusInternal, "the broker leased %d bytes for %d rows of %d bytes", g.Block.LengthBytes, g.Rows, m.row)
 		}
-		if g.Block.Segment != 0 {
-			x, err := m.client.writableSegment(g.Block.Segment)
-			if err != nil {
-				return err
-			}
-			if size := x.Size(); g.Block.OffsetBytes > size || g.Block.LengthBytes > size-g.Block.OffsetBytes {
-				return fail(protocol.StatusInternal, "the broker leased %d bytes at %d of segment %d, which has %d", g.Block.LengthBytes, g.Block.OffsetBytes, g.Block.Segment, size)
-			}
-			if m.client.guard {
-				if err := x.ProtectWritable(g.Block.OffsetBytes, pages(g.LeaseBytes)); err != nil {
-					return asError(err)
-				}
-			}
+		if err := m.take(g); err != nil {
+			return err
 		}
-		m.groups = append(m.groups, g)
 	}
-	m.gone = make([]bool, len(m.groups))
+	return nil
+}
+
+// take adds a group that the broker leased to this client; nobody else looks at the
+// session, or the caller holds mutex.
+func (m *session) take(g protocol.GroupDescriptor) error {
+	if m.schema.Kind == tensor.Fixed && m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
+		return fail(protocol.StatusInternal, "the broker leased %d bytes for %d rows of %d bytes", g.Block.LengthBytes, g.Rows, m.row)
+	}
+	if g.Block.Segment != 0 {
+		x, err := m.client.writableSegment(g.Block.Segment)
+		if err != nil {
+			return err
+		}
+		if size := x.Size(); g.Block.OffsetBytes > size || g.Block.LengthBytes > size-g.Block.OffsetBytes {
+			return fail(protocol.StatusInternal, "the broker leased %d bytes at %d of segment %d, which has %d", g.Block.LengthBytes, g.Block.OffsetBytes, g.Block.Segment, size)
+		}
+		if m.client.guard {
+			if err := x.ProtectWritable(g.Block.OffsetBytes, pages(g.LeaseBytes)); err != nil {
+				return asError(err)
+			}
+		}
+	}
+	m.groups, m.gone = append(m.groups, g), append(m.gone, false)
 	return nil
 }
 
@@ -186,7 +205,7 @@ func (m *session) usable(i int) error {
 	case i >= len(m.groups):
 		return refused(fail(protocol.StatusInvalidHandle, "attribute %q: the session has %d groups, there is no group %d", m.name, len(m.groups), i))
 	case m.gone[i]:
-		return refused(fail(protocol.StatusInvalidHandle, "attribute %q: group %d was unmapped", m.name, i))
+		return refused(fail(protocol.StatusInvalidHandle, "attribute %q: group %d was unmapped", m.name, m.groups[i].GroupIndex))
 	}
 	return nil
 }
@@ -223,7 +242,7 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (
 		return nil, err
 	}
 	defer c.leave()
-	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(i),
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(m.groups[i].GroupIndex),
 		names: []string{m.name}, at: m.groups[i].Ordinal, life: m.life}
 	if count != AllPrims || mask != nil {
 		head := sizeOf[protocol.UnmapArguments]()
@@ -286,6 +305,9 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 		}
 		return nil, refused(err)
 	}
+	if m.split {
+		m.last = op
+	}
 	m.end()
 	return op, nil
 }
@@ -299,16 +321,32 @@ func (m *session) end() {
 
 // abort ends the session without a trace (rule M3) and tells whether it was open.
 func (m *session) abort() (open bool) {
-	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if m.ended {
 		return false
 	}
 	defer m.end()
+	m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
+	return true
+}
+
+// abortLast aborts a split session whose final unmap waits for other clients.
+func (m *session) abortLast() {
+	m.mutex.Lock()
+	last := m.last
+	m.last = nil
+	m.mutex.Unlock()
+	if last != nil && !last.Done() {
+		m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
+	}
+}
+
+// insist submits a request whose outcome nobody waits for, as soon as there is room.
+func (c *client) insist(r request) {
 	for deadline := time.Now().Add(requestWait); c.enter() == nil; {
 		heard := c.ring.Listen()
-		_, err := c.submit(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
+		_, err := c.submit(r)
 		if errors.Is(err, ErrQueueFull) && time.Now().Before(deadline) {
 			_, _ = c.ring.Wait(heard, turnMax)
 			c.leave()
@@ -317,5 +355,4 @@ func (m *session) abort() (open bool) {
 		c.leave()
 		break // a session that is over took its sessions with it
 	}
-	return true
 }

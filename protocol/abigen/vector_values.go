@@ -235,8 +235,15 @@ var vectors = []vector{
 	{"group_descriptor", "Group 1 of session 22, claimed again after its first claimer died.", []any{protocol.GroupDescriptor{
 		Session: 22, Ordinal: ordinal, Block: protocol.BlockRef{Segment: 3, OffsetBytes: 4608, LengthBytes: 480},
 		Rows: 2, FirstPrim: 4, PrimCount: 3, GroupIndex: 1, Attempt: 5, Column: protocol.NoColumn, State: protocol.GroupUnmapped,
-		ElementSizesOffsetBytes: 160, DeviceArena: 11, ArenaGeneration: 19, EventIndex: 12, LeaseBytes: 8192,
+		ElementSizesOffsetBytes: 160, DeviceArena: 11, ArenaGeneration: 19, EventIndex: 12, LeaseBytes: 8192, PrimsOffsetBytes: 512,
 	}}},
+	{"claim_results", "The second of five groups of \"position\", claimed.", []any{protocol.ClaimResults{
+		Group: protocol.GroupDescriptor{
+			Session: 22, Ordinal: ordinal, Block: protocol.BlockRef{Segment: 3, OffsetBytes: 4608, LengthBytes: 480},
+			Rows: 2, FirstPrim: 4, PrimCount: 2, GroupIndex: 1, Attempt: 1, Column: 1, State: protocol.GroupClaimed, LeaseBytes: 8192, PrimsOffsetBytes: 480,
+		},
+		Schema: vec3, NameBytes: 8, GroupCount: 5,
+	}, text{"position", 8}}},
 	{"directory_header", "The root at epoch 17, with first and last pages of every table.", []any{directory()}},
 	{"attribute_entry", "Column 1, \"position\", of which 12 versions were published.", []any{protocol.AttributeEntry{
 		NameID: position, State: protocol.AttributeLive, Schema: vec3, RowBytes: 240, Retain: 8, Handoff: protocol.HandoffAdopt,

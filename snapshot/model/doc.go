@@ -32,6 +32,7 @@
 //
 // # Not here
 //
-// The death of the broker and its recovery record (V6's checksum, B2: package model/recovery); layouts, row tables and shared blocks (V8);
-// growing slot pages; more than two readers at once; processors that reorder loads or stores beyond store buffers.
+// The death of the broker and its recovery record (V6's checksum, B2: snapshot/recovery/model); layouts, row
+// tables and shared blocks (V8); growing slot pages; more than two readers at once; processors that reorder loads or
+// stores beyond store buffers.
 package model

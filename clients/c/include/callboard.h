@@ -32,13 +32,21 @@
  *   - Nothing here prints, aborts, exits or raises a signal.
  *   - Strings in are NUL-terminated UTF-8 unless a length is passed; other bytes are refused
  *     with INVALID_ARGUMENT, at once. Error texts are always UTF-8.
- *   - When the broker goes away, stopped or killed, cbd_stage_is_alive turns 0 as soon as it is
+ *   - A broker that dies and is started anew, or is replaced, takes the session up again. The client looks
+ *     for the next one up to cbd_connect_options.reattach_ns, driven by whoever waits, polls or asks whether the
+ *     stage is alive; there is no thread of its own. Reads in place and cbd_follow go on the whole time, and
+ *     a first look at memory that is not mapped yet waits. Calls that wait for the broker wait for the next one.
+ *     What was not sealed is gone: submissions of that time end with BROKER_RESTARTED, and so do ops that were in
+ *     flight (but a seal whose floor was reached is OK) and everything on map sessions of before. Work
+ *     that was accepted and not sealed is told once: the next submission that writes or seals is
+ *     refused with BROKER_RESTARTED, which names it. Queries stay usable; the first use registers them again,
+ *     one round trip.
+ *   - When the broker goes away for good, stopped or not started anew in time, cbd_stage_is_alive turns 0 as soon as it is
  *     noticed, and whatever needs the broker ends with SESSION_ENDED and the reason: every
  *     wait (an op, cbd_follow), every submission, the first look at memory that this
  *     client has not mapped yet. What was sealed stays readable in place, with groups, pins and
  *     snapshots that are held and with new reads, as far as the memory is mapped, because it
- *     belongs to no process; but it shows the state at the broker's end and nothing newer. A broker that is
- *     started anew makes a new generation in this version: connect again to see it. An orderly
+ *     belongs to no process; but it shows the state at the broker's end and nothing newer. An orderly
  *     stop removes the stage's memory from the machine, so that only what is mapped stays.
  *   - Options structs of all zeros, or NULL, are the defaults. The one exception
  *     is cbd_write_options.count; use cbd_write_options_default().
@@ -81,6 +89,34 @@ CBD_API const char *cbd_status_text(cbd_status status);
 
 /* The version of the ABI that this library speaks, "1.0"; static. */
 CBD_API const char *cbd_abi_version(void);
+
+/* ---- the log ------------------------------------------------------------- */
+
+/* Without a callback nothing is said anywhere. With one, the library tells what happens to sessions and handles,
+ * never what happens to data. Channels, which each text begins with: "session" (attached, broker lost, taken up again,
+ * ended, closed), "memory" (segments mapped and unmapped), "handle" (given back while in use), "call" (refusals that
+ * a program should know of: limits, lost work). */
+enum { CBD_LOG_DEBUG = 0, CBD_LOG_INFO = 1, CBD_LOG_WARNING = 2, CBD_LOG_ERROR = 3, CBD_LOG_NONE = 4 };
+
+/* severity: CBD_LOG_*; time_ns since 1970; text is the library's and valid until the callback returns. Called on a
+ * thread of the library's own, one record at a time, in order, never while a lock of the library is held: it may call
+ * anything but cbd_log_flush and cbd_log_remove. While it is slow, records are dropped, and their number is told. */
+typedef void (*cbd_log_callback)(void *context, uint32_t severity, uint64_t time_ns, const char *text);
+
+/* Installs the process's one callback. threshold: what is less severe is left out; CBD_LOG_NONE: everything is.
+ * channels: names with commas between them, and only those are told; NULL or "": all. A name that no channel has
+ * matches nothing. INVALID_ARGUMENT: other text, or no callback; ALREADY_EXISTS: remove the other one first. A forked
+ * child has none. */
+CBD_API cbd_status cbd_log_install(cbd_log_callback callback, void *context, uint32_t threshold, const char *channels,
+                                   cbd_error *error);
+
+/* Waits until what was logged before is delivered; 0 looks once, UINT64_MAX waits for ever. OK at once without a
+ * callback; TIMEOUT; OP_FAILED within the callback. */
+CBD_API cbd_status cbd_log_flush(uint64_t timeout_ns, cbd_error *error);
+
+/* Delivers what was logged, then removes the callback: it is not called any more when this returns. OK without one;
+ * OP_FAILED within the callback. */
+CBD_API cbd_status cbd_log_remove(cbd_error *error);
 
 /* ---- types of data ------------------------------------------------------ */
 
@@ -174,7 +210,10 @@ typedef struct cbd_connect_options {
     uint32_t argument_bytes;  /* room for arguments, inline payloads too, up to CBD_AREA_BYTES_MAX; 0: CBD_ARGUMENT_BYTES_DEFAULT */
     uint32_t result_bytes;    /* room for results, up to CBD_AREA_BYTES_MAX; 0: CBD_RESULT_BYTES_DEFAULT */
     uint64_t timeout_ns;      /* for the broker's answer; 0: 10 s */
+    uint64_t reattach_ns;     /* how long to look for the next broker when this one is gone; 0: 10 s; or CBD_REATTACH_NEVER */
 } cbd_connect_options;
+
+#define CBD_REATTACH_NEVER UINT64_MAX
 
 /* Attaches to a stage. `name` NULL: $CALLBOARD_STAGE, else "default". Looks in
  * $CALLBOARD_RUNTIME_DIR (which holds attach.sock itself), else
@@ -196,6 +235,12 @@ CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *opti
  * the memory behind them, until they are released. A second call does nothing.
  * The handle stays usable for calls, which return SESSION_ENDED. */
 CBD_API void cbd_stage_close(cbd_stage *stage);
+
+/* As cbd_stage_close, but refuses with OP_FAILED while anything of the stage is in use: its text lists map sessions,
+ * queries, ops that are not done, reads, snapshots, and pins with their attributes and epochs. Ops that are done
+ * and sessions that are over do not count. The stage then stays as it is, and the call can be repeated. It looks and then closes: what another thread makes in between is
+ * closed over. OK where the stage is closed already. */
+CBD_API cbd_status cbd_stage_close_if_idle(cbd_stage *stage, cbd_error *error);
 
 /* Gives the handle back; closes it first where that was not done. */
 CBD_API void cbd_stage_release(cbd_stage *stage);
@@ -404,7 +449,7 @@ CBD_API cbd_status cbd_path_tokens(cbd_stage *stage, uint64_t path, uint64_t *to
 
 typedef struct cbd_op_result {
     cbd_status status;
-    uint32_t flags;   /* CBD_COMPLETION_* */
+    uint32_t flags;   /* CBD_COMPLETION_*; SEALED_MAYBE with BROKER_RESTARTED: its ordinal is sealed, and it may have been part of that */
     uint64_t ordinal; /* that the op ended up with */
     uint64_t epoch;   /* that a seal published, else the current one */
     uint64_t value;   /* a seal: the floor */
@@ -529,7 +574,7 @@ typedef struct cbd_map_options {
     uint64_t ordinal;      /* ignored with next_ordinal */
     uint32_t next_ordinal; /* 1: the ordinal is taken at unmap */
     uint32_t init;         /* CBD_INIT_NONE, _ZERO or _CURRENT: what the memory holds at first */
-    uint64_t group_rows;   /* split into groups of so many rows; 0: one group; more than one: NOT_SUPPORTED in this version */
+    uint64_t group_rows;   /* split into groups of so many rows, which other clients may claim; 0: one group */
     uint32_t prim_mode;    /* CBD_MODE_* */
     uint32_t semantic;
     uint8_t code; /* the dtype; lanes 0: that of the existing attribute */
@@ -549,6 +594,9 @@ typedef struct cbd_map_options {
 CBD_API cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                      const cbd_map_options *options, cbd_session **session, cbd_error *error);
 
+/* How many groups the session has, whoever fills them; 0 of an empty query. */
+CBD_API uint64_t cbd_session_group_count(const cbd_session *session);
+
 /* One prim's row of array kind, to fill. */
 typedef struct cbd_staged_array {
     void *data; /* NULL: no elements */
@@ -559,11 +607,13 @@ typedef struct cbd_staged_array {
  * until cbd_session_release. */
 typedef struct cbd_group {
     cbd_session *session;
+    const char *attribute; /* borrowed from the session */
     void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release */
     uint64_t rows;
     uint64_t row_bytes; /* array kind: of an element */
     uint64_t ordinal;   /* 0: taken at unmap */
     uint64_t index;     /* of the group in the session */
+    uint64_t attempt;   /* from 1; higher when a claimant died, or gave the group up */
     uint64_t first_prim; /* the group's rows are the query's prims from here on */
     const uint64_t *prims; /* path ids, `rows` of them; borrowed from the session */
     cbd_schema schema;
@@ -573,7 +623,9 @@ typedef struct cbd_group {
     const cbd_staged_array *arrays; /* array kind: `rows` of them, of the sizes asked for; else NULL */
 } cbd_group;
 
-/* The next group; END when there are no more. *group is borrowed from the session. */
+/* The next group; END when there are no more. *group is borrowed from the session. Of a
+ * session of several groups it claims one that nobody has, and waits for the broker: a
+ * group that is filled is best handed back at once, other clients fill the rest meanwhile. */
 CBD_API cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error *error);
 
 /* Hands one group back, committed. flags: CBD_FLAG_COPY when views of the memory
@@ -584,15 +636,58 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 /* Ends the session and commits what is not handed back yet. flags: CBD_FLAG_COPY as
  * above; CBD_FLAG_NEXT_ORDINAL and CBD_FLAG_SEAL as in cbd_write_options (a session
  * mapped with next_ordinal needs no flag for the ordinal). INVALID_HANDLE when the
- * session has ended. On any other failure the session is still open. */
+ * session has ended. On any other failure the session is still open. The op of a session
+ * of several groups is done when every group was handed back, by whomever: what a client
+ * that died had claimed is another's to fill meanwhile. */
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
 
-/* Ends the session; nothing of it becomes visible. A second call does nothing. */
+/* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
+ * several groups can be aborted while its final unmap still waits for other clients. */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
 
 /* Gives the session and its groups back; aborts where it is open. The memory may
  * be unmapped from here on. */
 CBD_API void cbd_session_release(cbd_session *session);
+
+/* ---- sharing a session among processes --------------------------------------- */
+
+/* A group that waits for somebody to claim and fill it. */
+typedef struct cbd_open_group {
+    uint64_t session, index; /* name it, in a claim */
+    uint64_t ordinal;        /* the session's */
+    uint64_t first_prim, rows;
+    uint32_t attempt; /* from 1 */
+    uint32_t reserved;
+} cbd_open_group;
+
+/* Lists the groups of an attribute's sessions (NULL: of all) that nobody has claimed. At most
+ * `room` are described; *count is how many there are. Waits for the broker. */
+CBD_API cbd_status cbd_list_groups(cbd_stage *stage, const char *attribute, cbd_open_group *groups, size_t room, size_t *count,
+                                   cbd_error *error);
+
+/* Claims a group (or CBD_ANY_GROUP of the session) to fill it: the first claim wins. Hand it
+ * back with cbd_unmap_group; then, in any case, cbd_session_release(group->session), which gives
+ * the group up where it was not handed back. group->session is of this one group and not the
+ * owner's session. INVALID_HANDLE: somebody else was faster, or the session is over; END: with
+ * CBD_ANY_GROUP, there is none; ACCESS_DENIED. The op of cbd_unmap_group may fail with
+ * INVALID_HANDLE (the session was aborted meanwhile), FLOOR_VIOLATION (a seal passed it),
+ * QUEUE_FULL or OUT_OF_MEMORY (the group waits for another claim). */
+CBD_API cbd_status cbd_claim_group(cbd_stage *stage, uint64_t session, uint64_t index, cbd_group **group, cbd_error *error);
+
+/* Gives a group of a session of several back unfilled: it waits for the next attempt, anybody's.
+ * INVALID_HANDLE when it was handed back, or is the only one of its session. */
+CBD_API cbd_status cbd_give_up_group(cbd_group *group, cbd_error *error);
+
+/* Fills group->data. What is not OK gives the group up, for somebody else, and ends the work. */
+typedef cbd_status cbd_fill(cbd_group *group, void *context, cbd_error *error);
+
+/* Claims groups of an attribute's sessions one after the other, whoever opened them, calls fill
+ * and hands them back, until none has come for timeout_ns (0: until there is none now): TIMEOUT.
+ * Otherwise it ends with what fill returned, or with the end of the session with the broker. Any
+ * number of processes may work; a group of one that died comes again. Groups are found by listing
+ * them over the ring every 20 ms: this library has no NATS. The group is fill's until it returns. */
+CBD_API cbd_status cbd_work_on(cbd_stage *stage, const char *attribute, cbd_fill *fill, void *context, uint64_t timeout_ns,
+                               cbd_error *error);
 
 /* ---- reading ------------------------------------------------------------- */
 

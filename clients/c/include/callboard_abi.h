@@ -148,6 +148,9 @@ extern "C" {
 #define CBD_SEGMENT_BROKER 1u
 /* CBD_SEGMENT_CLIENT: one client incarnation writes (its staging); others map it read-only. */
 #define CBD_SEGMENT_CLIENT 2u
+/* CBD_SEGMENT_SHARED: staging of sessions of several groups; besides the owner who has
+ * claimed a group writes there (rule M2). No version ever lies in one. */
+#define CBD_SEGMENT_SHARED 3u
 
 /* States of a segment, in cbd_abi_segment_entry.state. */
 
@@ -272,20 +275,27 @@ extern "C" {
  * Arguments: cbd_abi_write_arguments, cbd_abi_write_entry[], then what the entries refer to. */
 #define CBD_OP_WRITE 6u
 /* CBD_OP_MAP opens a map session on the query in Handle at Ordinal. Arguments:
- * cbd_abi_map_arguments. Results: cbd_abi_group_descriptor[]. Completion: Handle = session,
- * Count = groups. */
+ * cbd_abi_map_arguments. Results: the cbd_abi_group_descriptor of a session of one group,
+ * which its owner has claimed; nothing for a session of several. Completion: Handle =
+ * session, Count = groups. */
 #define CBD_OP_MAP 7u
-/* CBD_OP_LIST_GROUPS lists unclaimed groups; Handle 0 for those of every session. Results:
- * cbd_abi_group_descriptor[]. */
+/* CBD_OP_LIST_GROUPS lists unclaimed groups of the session in Handle, or of every session
+ * where it is 0, in the order of sessions and groups; the first Value of them are left out,
+ * and those that do not fit the results. Arguments: none, or the attribute's name, not
+ * terminated. Results: cbd_abi_group_descriptor[] without blocks. Completion: Count = groups
+ * described, Value = unclaimed groups that there are. */
 #define CBD_OP_LIST_GROUPS 8u
-/* CBD_OP_CLAIM_GROUP claims group Value of session Handle. Results:
- * cbd_abi_group_descriptor. */
+/* CBD_OP_CLAIM_GROUP claims group Value of session Handle, or, where Value is CBD_ANY_GROUP,
+ * the first that is unclaimed: END when there is none. Results: cbd_abi_claim_results, then
+ * the attribute's name. Completion: Value = the group (rule M2). */
 #define CBD_OP_CLAIM_GROUP 9u
-/* CBD_OP_UNMAP_GROUP hands group Value of session Handle back. Arguments: none, or
- * cbd_abi_unmap_arguments. */
+/* CBD_OP_UNMAP_GROUP hands group Value of session Handle back, which the caller has claimed.
+ * Arguments: none, or cbd_abi_unmap_arguments. With CBD_FLAG_ABORT it gives the group up,
+ * unfilled: somebody else may claim it then. */
 #define CBD_OP_UNMAP_GROUP 10u
 /* CBD_OP_UNMAP_ATTRIBUTE ends the session in Handle: commits what the caller holds, or
- * aborts with CBD_FLAG_ABORT. */
+ * aborts with CBD_FLAG_ABORT. It completes when every group was unmapped, by whomever; other
+ * ops of the caller do not wait for that. */
 #define CBD_OP_UNMAP_ATTRIBUTE 11u
 /* CBD_OP_SEAL advances the write floor to Ordinal; Value is a Scope. Arguments:
  * cbd_abi_seal_arguments, then a cbd_abi_string_list for INCLUDE and EXCLUDE. Completion:
@@ -421,6 +431,12 @@ extern "C" {
 #define CBD_HANDOFF_ADOPT 1u
 /* CBD_HANDOFF_COPY: the broker always copies. */
 #define CBD_HANDOFF_COPY 2u
+
+/* CBD_ANY_GROUP, as Value of CBD_OP_CLAIM_GROUP, is whichever group is unclaimed. */
+#define CBD_ANY_GROUP UINT64_C(0xffffffffffffffff)
+
+/* CBD_GROUPS_MAX is the most groups that a session may have. */
+#define CBD_GROUPS_MAX 4096u
 
 /* CBD_NO_COLUMN is the index of no column. */
 #define CBD_NO_COLUMN 0xffffffffu
@@ -690,7 +706,7 @@ typedef struct cbd_abi_segment_reply {
     uint64_t owner_incarnation;
     /* status is a status. */
     uint32_t status;
-    /* sort is CBD_SEGMENT_BROKER or CBD_SEGMENT_CLIENT. */
+    /* sort is CBD_SEGMENT_BROKER, CBD_SEGMENT_CLIENT or CBD_SEGMENT_SHARED. */
     uint32_t sort;
     /* writable is 1 when the descriptor is read-write. */
     uint32_t writable;
@@ -1282,8 +1298,12 @@ typedef struct cbd_abi_group_descriptor {
     uint32_t reserved;
     /* lease_bytes is the room that the block has; at least block.length_bytes. */
     uint64_t lease_bytes;
+    /* prims_offset_bytes says where the group's prim_count path ids lie, uint64, counted
+     * from block.offset_bytes and within lease_bytes; 0 where only the session's owner fills
+     * groups. */
+    uint64_t prims_offset_bytes;
     /* reserved_tail is 0. */
-    uint64_t reserved_tail[2];
+    uint64_t reserved_tail;
 } cbd_abi_group_descriptor;
 CBD_ABI_SIZE(cbd_abi_group_descriptor, 128);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, session, 0);
@@ -1302,7 +1322,26 @@ CBD_ABI_FIELD(cbd_abi_group_descriptor, arena_generation, 88);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, event_index, 96);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, reserved, 100);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, lease_bytes, 104);
-CBD_ABI_FIELD(cbd_abi_group_descriptor, reserved_tail, 112);
+CBD_ABI_FIELD(cbd_abi_group_descriptor, prims_offset_bytes, 112);
+CBD_ABI_FIELD(cbd_abi_group_descriptor, reserved_tail, 120);
+
+/* cbd_abi_claim_results are what a claimant needs to fill its group. name_bytes bytes of the
+ * attribute's name follow. */
+typedef struct cbd_abi_claim_results {
+    /* group tells where the group lies. */
+    cbd_abi_group_descriptor group;
+    /* schema is what its rows are. */
+    cbd_abi_schema schema;
+    /* name_bytes is the length of the name. */
+    uint32_t name_bytes;
+    /* group_count is the number of the session's groups. */
+    uint32_t group_count;
+} cbd_abi_claim_results;
+CBD_ABI_SIZE(cbd_abi_claim_results, 208);
+CBD_ABI_FIELD(cbd_abi_claim_results, group, 0);
+CBD_ABI_FIELD(cbd_abi_claim_results, schema, 128);
+CBD_ABI_FIELD(cbd_abi_claim_results, name_bytes, 200);
+CBD_ABI_FIELD(cbd_abi_claim_results, group_count, 204);
 
 /* cbd_abi_record_header is a recovery record's head (rule B2). Checksum is stored last and
  * commits the record; it is RecordChecksum over the header's own words and the sum of
@@ -1699,7 +1738,7 @@ typedef struct cbd_abi_segment_entry {
     uint64_t owner_incarnation;
     /* state is one of the segment states. */
     uint32_t state;
-    /* sort is CBD_SEGMENT_BROKER or CBD_SEGMENT_CLIENT. */
+    /* sort is CBD_SEGMENT_BROKER, CBD_SEGMENT_CLIENT or CBD_SEGMENT_SHARED. */
     uint32_t sort;
 } cbd_abi_segment_entry;
 CBD_ABI_SIZE(cbd_abi_segment_entry, 32);

@@ -14,6 +14,9 @@ extern "C" {
  * NULL takes it away. For the whole process. */
 CBD_API void cbd_set_interrupt_check(int (*check)(void));
 
+/* Tells the log callback, as a warning of channel "handle", what a collector found. */
+CBD_API void cbd_log_dropped(const char *what);
+
 #ifdef __cplusplus
 }
 #endif

@@ -45,6 +45,9 @@ static void install_fork_handlers(void)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+void cbdi_descriptors_lock(void) { pthread_mutex_lock(&list_lock); }
+void cbdi_descriptors_unlock(void) { pthread_mutex_unlock(&list_lock); }
+
 /* ---- lifetimes ---------------------------------------------------------------- */
 
 void cbdi_stage_retain(cbd_stage *stage) { atomic_fetch_add(&stage->refs, 1); }
@@ -62,6 +65,8 @@ void cbdi_stage_drop(cbd_stage *stage)
         stage->next->previous = stage->previous;
     pthread_mutex_unlock(&list_lock);
 
+    free(stage->reattach.place.parent);
+    free(stage->reattach.place.leaf);
     cbdi_ring_free(&stage->ring);
     cbdi_columns_free(stage);
     cbdi_lists_free(stage);
@@ -90,7 +95,7 @@ static void close_descriptors(cbd_stage *stage, int n)
     pthread_mutex_unlock(&list_lock);
 }
 
-static void close_socket(cbd_stage *stage)
+void cbdi_close_socket(cbd_stage *stage)
 {
     pthread_mutex_lock(&list_lock);
     if (stage->socket >= 0)
@@ -153,18 +158,21 @@ void cbd_stage_close(cbd_stage *stage)
         cbdi_leave(stage);
         return;
     }
-    shutdown(stage->socket, SHUT_RDWR); /* before the lock: whoever waits for a reply holds it */
+    pthread_mutex_lock(&list_lock); /* a reattach puts other sockets in its place */
+    if (stage->socket >= 0)
+        shutdown(stage->socket, SHUT_RDWR); /* before the lock: whoever waits for a reply holds it */
+    pthread_mutex_unlock(&list_lock);
     pthread_mutex_lock(&stage->socket_lock);
-    close_socket(stage);
+    cbdi_close_socket(stage);
     pthread_mutex_unlock(&stage->socket_lock);
-    add32(&stage->ring.control->client_bell, 1); /* nobody else rings it any more */
-    cbdi_futex_wake(&stage->ring.control->client_bell, INT32_MAX);
+    cbdi_ring_wake(stage); /* nobody else rings it any more */
 
     pthread_mutex_lock(&stage->cache_lock);
     cbd_query *root = stage->root;
     stage->root = NULL;
     pthread_mutex_unlock(&stage->cache_lock);
-    cbd_query_release(root);
+    cbdi_query_drop(root);
+    cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "closed stage %s", stage->name);
     cbdi_leave(stage);
 }
 
@@ -183,21 +191,51 @@ int cbd_stage_is_foreign(const cbd_stage *stage)
 
 int cbd_stage_is_alive(cbd_stage *stage)
 {
-    if (stage == NULL || cbdi_ended(stage, NULL) != CBD_STATUS_OK)
+    if (stage == NULL || cbdi_ended(stage, NULL) != CBD_STATUS_OK || cbdi_enter(stage, NULL) != CBD_STATUS_OK)
         return 0;
     cbdi_look_at_socket(stage);
+    cbdi_leave(stage);
     return cbdi_ended(stage, NULL) == CBD_STATUS_OK;
 }
 
 /* ---- saying hello ---------------------------------------------------------------- */
 
+cbd_status cbdi_hello_reply(const void *message, size_t bytes, size_t fd_count, cbd_abi_hello_reply *reply, cbd_error *error)
+{
+    cbd_abi_message_header header;
+    memset(&header, 0, sizeof header);
+    memcpy(&header, message, bytes < sizeof header ? bytes : sizeof header);
+    if (header.magic != CBD_MAGIC_MESSAGE)
+        return cbdi_fail(error, CBD_STATUS_INCOMPATIBLE_VERSION,
+                         "saying hello: the peer's message has magic 0x%08x, expected 0x%08x: is it a callboard broker?",
+                         header.magic, CBD_MAGIC_MESSAGE);
+    if (header.type == CBD_MESSAGE_ERROR_REPLY && bytes >= sizeof(cbd_abi_error_reply)) {
+        cbd_abi_error_reply refused;
+        char text[sizeof refused.text + 1];
+        memcpy(&refused, message, sizeof refused);
+        cbdi_copy_text(text, sizeof text, refused.text, sizeof refused.text);
+        return cbdi_fail(error, refused.status ? refused.status : CBD_STATUS_INTERNAL, "%s", text);
+    }
+    if (header.version >> 16 != CBD_ABI_MAJOR)
+        return cbdi_fail(error, CBD_STATUS_INCOMPATIBLE_VERSION,
+                         "the broker speaks ABI %u.%u, this client %u.%u: the major versions must be equal",
+                         header.version >> 16, header.version & 0xffff, CBD_ABI_MAJOR, CBD_ABI_MINOR);
+    if (header.type != CBD_MESSAGE_HELLO_REPLY || bytes < sizeof *reply || fd_count != 3)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL,
+                         "saying hello: got a message of type %u, %zu bytes, %zu descriptors; expected type %u, %zu "
+                         "bytes, 3 descriptors",
+                         header.type, bytes, fd_count, CBD_MESSAGE_HELLO_REPLY, sizeof *reply);
+    memcpy(reply, message, sizeof *reply);
+    return CBD_STATUS_OK;
+}
+
 static cbd_status hello(cbd_stage *stage, const cbd_connect_options *options, cbd_abi_hello_reply *reply,
                         cbd_error *error)
 {
     unsigned char message[CBD_MESSAGE_BYTES_MAX];
-    cbd_abi_message_header header;
-    cbd_abi_hello_request request = {
-        .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_HELLO_REQUEST, sizeof request},
+    cbd_abi_hello_request *request = &stage->reattach.hello;
+    *request = (cbd_abi_hello_request){
+        .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_HELLO_REQUEST, sizeof *request},
         .features = CBD_FEATURE_FIXED | CBD_FEATURE_ARRAY | CBD_FEATURE_SELECTION | CBD_FEATURE_RECOVERY | CBD_FEATURE_DELETE |
                     CBD_FEATURE_FILTER,
         .flags = (stage->guard ? CBD_ATTACH_GUARD : 0) | (stage->read_only ? CBD_ATTACH_READ_ONLY : 0),
@@ -210,10 +248,10 @@ static cbd_status hello(cbd_stage *stage, const cbd_connect_options *options, cb
         .result_bytes = options->result_bytes,
     };
     const char *name = options->client_name ? options->client_name : program_invocation_short_name;
-    cbdi_copy_text((char *)request.name, sizeof request.name, name, strlen(name));
+    cbdi_copy_text((char *)request->name, sizeof request->name, name, strlen(name));
 
     size_t bytes = 0, count = 0;
-    int failed = cbdi_send(stage->socket, &request, sizeof request);
+    int failed = cbdi_send(stage->socket, request, sizeof *request);
     if (failed == 0 || failed == EPIPE) /* a refusal may wait even where sending fails */
         failed = cbdi_wait_readable(stage->socket, cbdi_now_ns() + stage->timeout_ns);
     if (failed == 0) {
@@ -221,38 +259,15 @@ static cbd_status hello(cbd_stage *stage, const cbd_connect_options *options, cb
         failed = cbdi_receive(stage->socket, message, sizeof message, &bytes, stage->fds, 3, &count, 0);
         pthread_mutex_unlock(&list_lock);
     }
-    cbd_status status = CBD_STATUS_OK;
-    memset(&header, 0, sizeof header);
-    memcpy(&header, message, bytes < sizeof header ? bytes : sizeof header);
     if (failed == ETIMEDOUT)
-        status = cbdi_fail(error, CBD_STATUS_TIMEOUT, "saying hello: the broker did not answer for %llu ms; is it stopped?",
-                           (unsigned long long)(stage->timeout_ns / 1000000));
-    else if (failed)
-        status = cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "saying hello: the broker hung up (%s)", strerror(failed));
-    else if (header.magic != CBD_MAGIC_MESSAGE)
-        status = cbdi_fail(error, CBD_STATUS_INCOMPATIBLE_VERSION,
-                           "saying hello: the peer's message has magic 0x%08x, expected 0x%08x: is it a callboard broker?",
-                           header.magic, CBD_MAGIC_MESSAGE);
-    else if (header.type == CBD_MESSAGE_ERROR_REPLY && bytes >= sizeof(cbd_abi_error_reply)) {
-        cbd_abi_error_reply refused;
-        char text[sizeof refused.text + 1];
-        memcpy(&refused, message, sizeof refused);
-        cbdi_copy_text(text, sizeof text, refused.text, sizeof refused.text);
-        status = cbdi_fail(error, refused.status ? refused.status : CBD_STATUS_INTERNAL, "%s", text);
-    } else if (header.version >> 16 != CBD_ABI_MAJOR)
-        status = cbdi_fail(error, CBD_STATUS_INCOMPATIBLE_VERSION,
-                           "the broker speaks ABI %u.%u, this client %u.%u: the major versions must be equal",
-                           header.version >> 16, header.version & 0xffff, CBD_ABI_MAJOR, CBD_ABI_MINOR);
-    else if (header.type != CBD_MESSAGE_HELLO_REPLY || bytes < sizeof *reply || count != 3)
-        status = cbdi_fail(error, CBD_STATUS_INTERNAL,
-                           "saying hello: got a message of type %u, %zu bytes, %zu descriptors; expected type %u, %zu "
-                           "bytes, 3 descriptors",
-                           header.type, bytes, count, CBD_MESSAGE_HELLO_REPLY, sizeof *reply);
-    if (status != CBD_STATUS_OK)
-        return status;
-    memcpy(reply, message, sizeof *reply);
-    stage->abi_version = header.version;
-    return CBD_STATUS_OK;
+        return cbdi_fail(error, CBD_STATUS_TIMEOUT, "saying hello: the broker did not answer for %llu ms; is it stopped?",
+                         (unsigned long long)(stage->timeout_ns / 1000000));
+    if (failed)
+        return cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "saying hello: the broker hung up (%s)", strerror(failed));
+    cbd_status status = cbdi_hello_reply(message, bytes, count, reply, error);
+    if (status == CBD_STATUS_OK)
+        stage->abi_version = reply->header.version;
+    return status;
 }
 
 /* Maps a region and checks its header. magic 0: of the doorbell nothing but the size is looked
@@ -344,8 +359,10 @@ static cbd_status check_stage(cbd_stage *stage, const struct place *place, cbd_e
 {
     char serves[sizeof stage->directory->stage_name + 1];
     cbdi_copy_text(serves, sizeof serves, stage->directory->stage_name, sizeof stage->directory->stage_name);
-    if (!place->named || strcmp(serves, place->name) == 0)
+    if (!place->named || strcmp(serves, place->name) == 0) {
+        memcpy(stage->name, serves, sizeof stage->name);
         return CBD_STATUS_OK;
+    }
     return cbdi_fail(error, CBD_STATUS_NOT_FOUND,
                      "runtime directory %.200s serves stage \"%s\", not \"%s\"; connect to \"%s\", or let CALLBOARD_RUNTIME_DIR "
                      "name the directory of \"%s\" (unset, the usual places are looked at)",
@@ -382,34 +399,44 @@ cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd
     stage->read_only = options->read_only != 0;
     stage->timeout_ns = options->timeout_ns ? options->timeout_ns : UINT64_C(10000000000);
 
+    stage->reattach.wait_ns = options->reattach_ns == CBD_REATTACH_NEVER ? 0
+                              : options->reattach_ns                     ? options->reattach_ns
+                                                                         : UINT64_C(10000000000);
+
     cbd_abi_hello_reply reply = {.incarnation = 0};
     cbd_error why = {CBD_STATUS_INTERNAL, ""};
-    struct place place;
+    struct place *place = &stage->reattach.place;
 
     pthread_mutex_lock(&list_lock);
     stage->next = list;
     if (list != NULL)
         list->previous = stage;
     list = stage;
-    stage->socket = cbdi_discover(name, stage->timeout_ns, &place, &why);
+    stage->socket = cbdi_discover(name, stage->timeout_ns, place, &why);
     pthread_mutex_unlock(&list_lock);
 
     status = stage->socket < 0 ? why.status : hello(stage, options, &reply, &why);
     if (status == CBD_STATUS_OK) {
         stage->incarnation = reply.incarnation;
         stage->generation = reply.generation;
-        stage->broker_incarnation = reply.broker_incarnation;
-        stage->features = reply.features;
+        stage->reattach.hello.incarnation = reply.incarnation;
+        stage->reattach.hello.generation = reply.generation;
+        atomic_store(&stage->broker_incarnation, reply.broker_incarnation);
+        atomic_store(&stage->features, reply.features);
         status = map_regions(stage, &reply, &why);
     }
     if (status == CBD_STATUS_OK)
-        status = check_stage(stage, &place, &why);
+        status = check_stage(stage, place, &why);
     if (status != CBD_STATUS_OK) {
-        close_socket(stage);
+        cbdi_close_socket(stage);
         unmap(stage);
         cbdi_stage_drop(stage);
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_SESSION, "not attached: %s: %s", cbd_status_name(status), why.text);
         return cbdi_fail(error, status, "%s", why.text);
     }
+    cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "attached to stage %s, generation %llu, as client %llu of broker %llu", stage->name,
+             (unsigned long long)stage->generation, (unsigned long long)stage->incarnation,
+             (unsigned long long)reply.broker_incarnation);
     close_descriptors(stage, 2); /* directory and doorbell are mapped; the channel's descriptor stays (I3) */
     *out = stage;
     return CBD_STATUS_OK;

@@ -61,7 +61,7 @@ cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, const cbd_wr
         status = check_all(stage, query, entries, n, ordinal, prim_mode, writes, &room, error);
     struct submission s = {.opcode = CBD_OP_WRITE, .ordinal = ordinal};
     if (status == CBD_STATUS_OK) {
-        s.handle = query->handle;
+        s.query = query;
         status = cbdi_submit_begin(stage, &s, room, 0, error);
     }
     if (status == CBD_STATUS_OK) {

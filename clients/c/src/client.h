@@ -2,21 +2,27 @@
  *
  *     discover.c   finds the runtime directory and connects
  *     attach.c     says hello, maps, forks and closes                 struct cbd_stage
+ *     idle.c       closes where nothing is in use
  *     socket.c     messages with descriptors, the proof that the broker lives
  *     segment.c    segment id → mapping                               struct segment
  *     ring.c       submission and completion rings                    struct ring
  *     rooms.c      room for arguments and results                     struct rooms
  *     op.c         waiting for an op                                  struct cbd_op
+ *     reattach.c   taking the session up again after the broker's restart
+ *     outcome.c    how ops ended that were in flight then             struct outcomes
+ *     unsealed.c   what was accepted and not sealed when it happened  struct unsealed
  *     directory.c  columns, strings, versions, floors                 struct column, struct version
  *     pin.c        pin slots, what they keep                          struct cbd_pin
  *     layout.c     which row a query's prim has                       struct row_map
  *     arrays.c     rows of their own lengths
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
- *     stage.c, query.c, read.c, write.c, batch.c, delete.c, map.c     the verbs
+ *     map.c, claim.c  groups to fill                                  map.h: struct cbd_session
+ *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
  *     filter.c     queries by filter, which may be used before they are made
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dtype.c, text.c, error.c, futex.c                               what they need
+ *     log.c        tells the application's callback what happens
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
  * `mapped`: whoever needs its mappings, that is the open stage, every call while it
@@ -25,7 +31,8 @@
  *
  * Locks. ring.lock (submit, drain), cache_lock (columns, segments, row maps),
  * socket_lock (one request at a time), state_lock (why the session ended). Order: cache_lock before
- * socket_lock; the others are leaves. Nobody sleeps on a futex with a lock held.
+ * socket_lock before ring.lock; state_lock is a leaf. Nobody sleeps on a futex with a lock held, but for
+ * cache_lock: who needs a segment of a broker that is just being replaced (reattach.c).
  *
  * A forked child must not touch a lock: another thread of the parent may have held
  * it. So `foreign` is looked at first, always.
@@ -49,6 +56,13 @@ cbd_status cbdi_fail(cbd_error *error, cbd_status status, const char *format, ..
 
 /* Copies text that may hold anything into a terminated buffer, cut at a character. */
 void cbdi_copy_text(char *to, size_t room, const void *text, size_t length);
+
+/* ---- the log (log.c) ------------------------------------------------------ */
+
+enum log_channel { CBDI_LOG_SESSION, CBDI_LOG_MEMORY, CBDI_LOG_HANDLE, CBDI_LOG_CALL, CBDI_LOG_CHANNELS };
+
+/* Never waits for the callback, and is never called where data goes, or with the descriptors' lock held. */
+void cbdi_log(uint32_t severity, enum log_channel channel, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- texts (text.c) ------------------------------------------------------ */
 
@@ -99,6 +113,11 @@ struct cbd_op {
     uint64_t id;
     _Atomic uint32_t done; /* stored after everything below, before cq_head */
     bool abandoned;        /* released while pending; guarded by ring.lock */
+    uint32_t opcode, flags; /* as submitted, and so are the next four: outcome.c asks after a restart */
+    uint64_t ordinal, value;
+    uint64_t about;          /* the hash of the attribute's name where the arguments do not hold it, else 0 */
+    uint64_t epoch;          /* the newest one then */
+    uint32_t argument_length;
     cbd_op_result result;
     uint64_t handle;
     uint32_t argument_offset, argument_bytes; /* rooms; given back when the op is done */
@@ -128,7 +147,20 @@ struct rooms {
 struct deferred {
     struct deferred *next;
     uint32_t opcode, flags;
-    uint64_t handle;
+    uint64_t handle, value, life; /* of another life: it needs no op any more */
+};
+
+/* By attribute, the highest ordinal of what the broker has accepted and maybe not sealed. */
+struct unsealed_entry {
+    uint64_t hash, ordinal; /* hash 0: free */
+};
+
+struct unsealed {
+    struct unsealed_entry *entries;
+    uint64_t mask, count;
+    uint64_t prims; /* of deletes that name no attribute */
+    bool tell;      /* some of it was lost: the next submission is refused with `told` */
+    char told[OP_TEXT_BYTES];
 };
 
 struct ring {
@@ -146,13 +178,21 @@ struct ring {
     cbd_op *spare;
     struct deferred *deferred;
     bool spin;
+    bool lost;             /* the broker is gone and not back yet: nothing is submitted or drained */
+    _Atomic uint64_t life; /* from 1; grows with each broker that was lost. Handles are of one life */
+    uint64_t sessions, sessions_before; /* map sessions that are not released: of this life, of earlier ones */
+    struct deferred *sessions_closed;   /* SESSIONS_CLOSED, while it is still to be sent in this life */
+    struct unsealed unsealed;
 };
 
 /* One submission under way. begin locks and gives room; fill `arguments` and the
  * fields; commit or cancel unlocks. */
 struct submission {
     uint32_t opcode, flags;
-    uint64_t handle, ordinal, value;
+    cbd_query *query; /* or NULL; its handle is the op's, and is made anew first where the broker was restarted */
+    uint64_t handle, life; /* of a session, and the life that it is of; 0: any */
+    uint64_t ordinal, value;
+    uint64_t about, about_ordinal; /* of an op on a session: the hash of its attribute's name, and its ordinal */
     uint8_t *arguments; /* zeroed */
     uint32_t argument_bytes;
     void *into;
@@ -172,6 +212,20 @@ void cbdi_defer(cbd_stage *stage, struct deferred *what);
 
 /* Takes completions; with ring.lock held. */
 void cbdi_drain(cbd_stage *stage);
+
+/* The broker is gone: what it completed is taken, then the ring stands still, in a new life. */
+void cbdi_ring_lose(cbd_stage *stage);
+/* Whoever waits looks again. */
+void cbdi_ring_wake(cbd_stage *stage);
+/* A broker has taken the channel up again: every op ends and the ring goes on. False where another broker was
+ * lost meanwhile. Takes `closed`, and keeps it until the sessions of earlier lives are released. */
+struct outcomes;
+bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct deferred *closed, cbd_error *error);
+/* A map session is opened by the submission under way (its life comes back), and is released. */
+uint64_t cbdi_session_opened(cbd_stage *stage);
+/* As opened, for a claim that was answered; false where the broker of that life is gone. */
+bool cbdi_session_claimed(cbd_stage *stage, uint64_t life);
+void cbdi_session_released(cbd_stage *stage, uint64_t life);
 
 /* Waits for an op of our own for ever, and releases it. */
 cbd_status cbdi_op_finish(cbd_op *op, cbd_op_result *result, uint64_t *handle, uint32_t *got_bytes, cbd_error *error);
@@ -296,7 +350,7 @@ struct row_map {
 struct cbd_query {
     cbd_stage *stage;
     _Atomic uint32_t refs;
-    uint64_t handle;
+    uint64_t handle, life; /* guarded by ring.lock */
     _Atomic uint64_t count;
     uint64_t *ids;
     cbd_op *op;               /* of a filter, else NULL */
@@ -314,7 +368,9 @@ struct cbd_query {
 cbd_status cbdi_query_new(cbd_stage *stage, cbd_query **query, cbd_error *error);
 /* Waits for a query that is running, for as long as it takes; its own error. */
 cbd_status cbdi_query_settle(cbd_query *query, cbd_error *error);
+/* References of the library's own, which no caller has to give back. */
 cbd_query *cbdi_query_retain(cbd_query *query);
+void cbdi_query_drop(cbd_query *query);
 /* A reference of the caller; with cache_lock held. */
 cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **map,
                         cbd_error *error);
@@ -326,6 +382,8 @@ void cbdi_row_map_release(struct row_map *map);
 /* The first place of a path in the query plus 1, or 0; after a row map was made. */
 uint32_t cbdi_query_place(const cbd_query *query, uint64_t id);
 cbd_status cbdi_query_check(cbd_stage *stage, const cbd_query *query, cbd_error *error);
+/* Registers a query of an earlier life with the broker of this one. Waits for it. */
+cbd_status cbdi_query_renew(cbd_query *query, cbd_error *error);
 
 /* ---- lists (lists.c) ------------------------------------------------------------ */
 
@@ -405,11 +463,39 @@ cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t 
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
                          const cbd_schema *schema, cbd_session **session, cbd_error *error);
 
-/* ---- the stage (attach.c, socket.c) ---------------------------------------------- */
+/* ---- the stage (attach.c, socket.c, reattach.c) ----------------------------------- */
+
+/* Where a stage was looked for and found. */
+struct place {
+    char name[CBD_STAGE_NAME_BYTES_MAX + 1]; /* the stage that is meant */
+    bool named;                              /* by the caller or by $CALLBOARD_STAGE, and not for want of a name */
+    char directory[256];                     /* for people; cut */
+    char *parent, *leaf; /* the directory is parent/leaf, or leaf where parent is NULL; of whoever asked */
+};
+
+enum link {
+    LINK_UP,      /* the session runs, or is over */
+    LINK_LOST,    /* the broker hung up; another one is looked for */
+    LINK_HELLO,   /* one was found and asked to take the session up */
+    LINK_ADOPTED, /* it did; the ring does not go on yet */
+};
+
+/* Taking the session up again. Guarded by socket_lock where nothing else is said. */
+struct reattach {
+    _Atomic uint32_t link; /* changed to and from UP with ring.lock held as well */
+    uint64_t wait_ns;      /* 0: never */
+    cbd_abi_hello_request hello;
+    struct place place;
+    uint64_t lost_ns, next_ns, pause_ns;
+    char why[OP_TEXT_BYTES]; /* the last try failed */
+    bool settling;           /* guarded by cache_lock */
+};
 
 struct cbd_stage {
     _Atomic uint32_t refs;
     _Atomic uint32_t mapped;
+    _Atomic uint32_t queries, ops, open_sessions; /* handles that are not given back, and sessions that are not over (idle.c) */
+    _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
     _Atomic uint32_t ended;   /* the session is over; ended_status and ended_text say why */
@@ -417,8 +503,10 @@ struct cbd_stage {
 
     int socket;        /* -1 when closed; guarded by socket_lock */
     int fds[3];        /* channel (its lock is the proof of life, I3), and while attaching directory and doorbell */
-    uint64_t incarnation, generation, broker_incarnation, features;
+    uint64_t incarnation, generation;
+    _Atomic uint64_t broker_incarnation, features;
     uint64_t timeout_ns;
+    struct reattach reattach;
     bool guard, read_only;
     _Atomic uint64_t deleted_highest; /* the highest ordinal of this client's deletes */
     uint32_t abi_version;
@@ -450,6 +538,7 @@ struct cbd_stage {
 
     pthread_mutex_t socket_lock;
     pthread_mutex_t state_lock;
+    char name[CBD_STAGE_NAME_BYTES_MAX + 1];
     cbd_status ended_status;
     char ended_text[OP_TEXT_BYTES];
 };
@@ -464,16 +553,65 @@ void cbdi_hold(cbd_stage *stage);
 void cbdi_stage_retain(cbd_stage *stage);
 void cbdi_stage_drop(cbd_stage *stage);
 
+/* The descriptor of a pathname socket, and the descriptors of the stage, change under this lock alone: fork's
+ * handlers take it, and a child must know them all. A leaf; nothing waits with it held. */
+void cbdi_descriptors_lock(void);
+void cbdi_descriptors_unlock(void);
+void cbdi_close_socket(cbd_stage *stage);
+/* What a message that answers a hello is: the reply, or why there is none. */
+cbd_status cbdi_hello_reply(const void *message, size_t bytes, size_t fd_count, cbd_abi_hello_reply *reply, cbd_error *error);
+
 /* Marks the session as over; the first reason counts. */
 void cbdi_end(cbd_stage *stage, cbd_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The reason, or OK while the session runs. */
 cbd_status cbdi_ended(cbd_stage *stage, cbd_error *error);
 
-/* One request and its reply. Descriptors beyond those wanted are closed. */
+/* One request and its reply, of the next broker where this one hangs up; with cache_lock held. Descriptors
+ * beyond those wanted are closed. */
 cbd_status cbdi_ask(cbd_stage *stage, const void *request, size_t request_bytes, uint32_t reply_type, void *reply,
                     size_t reply_bytes, int *fd, cbd_error *error);
-/* Looks at the socket without waiting: a hang-up or a last message ends the session. */
+/* Looks at the socket without waiting: a last message ends the session, a hang-up too where there is no
+ * taking up; and drives that where it is under way. cache_lock is not held. */
 void cbdi_look_at_socket(cbd_stage *stage);
+
+/* The broker hung up; with socket_lock held. */
+void cbdi_hung_up(cbd_stage *stage);
+/* One step towards the next broker, without waiting; with socket_lock held. */
+void cbdi_reattach_step(cbd_stage *stage);
+/* The last step, which needs the directory; with cache_lock held, and nothing half done under it. */
+void cbdi_reattach_settle(cbd_stage *stage);
+/* How long to sleep before the next step, `turn` at most. */
+uint64_t cbdi_reattach_turn(cbd_stage *stage, uint64_t turn);
+/* Waits until the session runs again; cached: cache_lock is held, and a broker that answers is enough. TIMEOUT when
+ * the caller has signals to look at. */
+cbd_status cbdi_reattach_wait(cbd_stage *stage, bool cached, cbd_error *error);
+/* BROKER_RESTARTED while the session waits for the next broker. */
+cbd_status cbdi_reattach_refuse(cbd_stage *stage, cbd_error *error);
+
+/* ---- after a restart (outcome.c, unsealed.c) ------------------------------------------ */
+
+/* The floors as the new broker has them, copied out. */
+struct outcomes {
+    uint64_t epoch, other;
+    uint64_t count, *hashes, *floors; /* of the names that are known; of all others, `other` */
+    const char **names;               /* in shared memory */
+    uint32_t *lengths;
+};
+
+/* With cache_lock held. */
+cbd_status cbdi_outcomes_read(cbd_stage *stage, struct outcomes *outcomes, cbd_error *error);
+void cbdi_outcomes_free(struct outcomes *outcomes);
+uint64_t cbdi_outcomes_floor(const struct outcomes *outcomes, uint64_t hash);
+/* Rule B1, for one op that was in flight; with ring.lock held. */
+void cbdi_outcome(const struct outcomes *outcomes, cbd_op *op, const uint8_t *arguments);
+
+/* Calls for the hash of each attribute that the op names; false where it names none. */
+typedef void cbdi_each_name(void *context, uint64_t hash);
+bool cbdi_op_names(const cbd_op *op, const uint8_t *arguments, cbdi_each_name *each, void *context);
+/* With ring.lock held: an op ended well; the broker was lost; whether a submission is to be told of it. */
+void cbdi_unsealed_note(cbd_stage *stage, const cbd_op *op, const uint8_t *arguments);
+void cbdi_unsealed_lost(cbd_stage *stage, const struct outcomes *outcomes);
+cbd_status cbdi_unsealed_refuse(cbd_stage *stage, uint32_t opcode, cbd_error *error);
 /* Waits; sends one message; receives one with up to fd_room descriptors before a
  * deadline (0: without waiting). What they return is 0 or an errno; ETIMEDOUT past the deadline, EPIPE at the end. */
 int cbdi_wait_readable(int socket, uint64_t deadline_ns);
@@ -481,14 +619,11 @@ int cbdi_send(int socket, const void *message, size_t bytes);
 int cbdi_receive(int socket, void *message, size_t room, size_t *bytes, int *fds, size_t fd_room, size_t *fd_count,
                  uint64_t deadline_ns);
 
-/* Where a stage was looked for and found. */
-struct place {
-    char name[CBD_STAGE_NAME_BYTES_MAX + 1]; /* the stage that is meant */
-    bool named;                              /* by the caller or by $CALLBOARD_STAGE, and not for want of a name */
-    char directory[256];                     /* for people; cut */
-};
-
 /* Finds the runtime directory and connects; the socket or -1. */
 int cbdi_discover(const char *name, uint64_t timeout_ns, struct place *place, cbd_error *error);
+/* Connects at the place once more. */
+int cbdi_discover_again(const struct place *place, uint64_t timeout_ns, cbd_error *error);
+/* How long the socket waits for room to send or to connect. */
+void cbdi_limit_sending(int socket, uint64_t timeout_ns);
 
 #endif

@@ -41,7 +41,7 @@ cbd_status cbd_delete_attributes(cbd_stage *stage, cbd_query *query, const char 
         return status;
     status = check(stage, query, names, n, ordinal, error);
     if (status == CBD_STATUS_OK) {
-        struct submission s = {.opcode = CBD_OP_DELETE, .handle = query->handle, .ordinal = ordinal};
+        struct submission s = {.opcode = CBD_OP_DELETE, .query = query, .ordinal = ordinal};
         status = cbdi_submit_begin(stage, &s, cbdi_string_list_bytes(names, NULL, n), 0, error);
         if (status == CBD_STATUS_OK) {
             cbdi_string_list_put(s.arguments, names, NULL, n);

@@ -91,17 +91,22 @@ static int open_own(int at, const char *name, const char *shown, struct report *
     return -1;
 }
 
+void cbdi_limit_sending(int socket, uint64_t timeout_ns)
+{
+    struct timeval limit = {(time_t)(timeout_ns / 1000000000u), (suseconds_t)(timeout_ns / 1000u % 1000000u)};
+    setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
 /* The socket in parent/name (both must be ours), or in `name` where parent is NULL;
  * -1 with a note of why not. */
-static int connect_in(const char *parent, const char *name, uint64_t timeout_ns, struct place *place, struct report *report)
+static int connect_in(const char *parent, const char *name, uint64_t timeout_ns, char directory[4096], struct report *report)
 {
-    char directory[4096];
     int failed = -1, dir;
     if (parent == NULL) {
-        snprintf(directory, sizeof directory, "%s", name);
+        snprintf(directory, 4096, "%s", name);
         dir = open_own(AT_FDCWD, name, directory, report);
     } else {
-        snprintf(directory, sizeof directory, "%s/%s", parent, name);
+        snprintf(directory, 4096, "%s/%s", parent, name);
         int above = open_own(AT_FDCWD, parent, parent, report);
         if (above < 0)
             return -1;
@@ -118,8 +123,7 @@ static int connect_in(const char *parent, const char *name, uint64_t timeout_ns,
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/attach.sock", dir);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
-        struct timeval limit = {(time_t)(timeout_ns / 1000000000u), (suseconds_t)(timeout_ns / 1000u % 1000000u)};
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit); /* a stopped broker's backlog fills up */
+        cbdi_limit_sending(fd, timeout_ns); /* a stopped broker's backlog fills up */
         do
             failed = connect(fd, (struct sockaddr *)&address, sizeof address);
         while (failed != 0 && errno == EINTR);
@@ -132,10 +136,31 @@ static int connect_in(const char *parent, const char *name, uint64_t timeout_ns,
         if (fd >= 0)
             close(fd);
         fd = -1;
-    } else {
-        cbdi_copy_text(place->directory, sizeof place->directory, directory, strlen(directory));
     }
     close(dir);
+    return fd;
+}
+
+/* The same, and remembers the place where it was found. */
+static int find_in(const char *parent, const char *name, uint64_t timeout_ns, struct place *place, struct report *report)
+{
+    char directory[4096];
+    int fd = connect_in(parent, name, timeout_ns, directory, report);
+    if (fd < 0)
+        return fd;
+    cbdi_copy_text(place->directory, sizeof place->directory, directory, strlen(directory));
+    place->parent = parent != NULL ? strdup(parent) : NULL;
+    place->leaf = strdup(name); /* without memory: the place is not found again */
+    return fd;
+}
+
+int cbdi_discover_again(const struct place *place, uint64_t timeout_ns, cbd_error *error)
+{
+    struct report report = {.status = CBD_STATUS_NOT_FOUND};
+    char directory[4096];
+    int fd = place->leaf != NULL ? connect_in(place->parent, place->leaf, timeout_ns, directory, &report) : -1;
+    if (fd < 0)
+        cbdi_fail(error, report.status, "%s", report.text);
     return fd;
 }
 
@@ -167,22 +192,22 @@ int cbdi_discover(const char *name, uint64_t timeout_ns, struct place *place, cb
     }
     memcpy(place->name, name, strlen(name));
     if (own != NULL && own[0] != 0) {
-        fd = connect_in(NULL, own, timeout_ns, place, &report); /* the only place, then */
+        fd = find_in(NULL, own, timeout_ns, place, &report); /* the only place, then */
     } else {
         if (xdg != NULL && xdg[0] == '/') {
             snprintf(parent, sizeof parent, "%s/callboard", xdg);
-            fd = connect_in(parent, name, timeout_ns, place, &report);
+            fd = find_in(parent, name, timeout_ns, place, &report);
         }
         if (fd < 0) {
             snprintf(parent, sizeof parent, "/tmp/callboard-%u", (unsigned)geteuid());
-            fd = connect_in(parent, name, timeout_ns, place, &report);
+            fd = find_in(parent, name, timeout_ns, place, &report);
         }
         const char *list = getenv("CALLBOARD_TRUST_UID");
         for (unsigned uid; fd < 0 && next_trusted(&list, &uid);) {
             if (uid == geteuid())
                 continue;
             snprintf(parent, sizeof parent, "/tmp/callboard-%u", uid);
-            fd = connect_in(parent, name, timeout_ns, place, &report);
+            fd = find_in(parent, name, timeout_ns, place, &report);
         }
     }
     if (fd < 0)

@@ -149,6 +149,7 @@ cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_quer
             s.handle = CBD_CLIENT_HANDLE | (atomic_fetch_add(&stage->last_query, 1) + 1);
             filter_put(s.arguments, f);
             query->handle = s.handle;
+            query->life = atomic_load(&stage->ring.life);
             atomic_store(&query->running, 1);
             cbdi_submit_commit(stage, &s, &query->op);
         }
@@ -175,7 +176,7 @@ static cbd_status fetch(cbd_query *query, uint32_t opcode, uint64_t **ids, uint6
         if (more == NULL)
             return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for more than %llu ids of a query", (unsigned long long)done);
         *ids = more;
-        struct submission s = {.opcode = opcode, .handle = query->handle, .value = done, .into = more + done,
+        struct submission s = {.opcode = opcode, .query = query, .value = done, .into = more + done,
                                .into_bytes = (uint32_t)(room * sizeof **ids)};
         cbd_op_result result;
         cbd_op *op;

@@ -117,12 +117,18 @@ cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epo
         if (seen == NULL || *list == NULL)
             status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for the deletes of %llu prims",
                                (unsigned long long)query->count);
-        if (status == CBD_STATUS_OK)
+        while (status == CBD_STATUS_OK) {
             status = find_ring(query->stage, column, &rows, &size, error);
-        if (status == CBD_STATUS_OK) {
+            if (status != CBD_STATUS_OK)
+                break;
             *found = collect(query, rows, size, load64(&column->entry->tombstone_count), epoch, since, end, seen, *list);
-            qsort(*list, *found, sizeof **list, by_place);
+            if (load64(&column->entry->tombstone_capacity) == size)
+                break;
+            /* A ring that was replaced meanwhile stays, but not for a broker that starts again. */
+            memset(seen, 0, query->count * sizeof *seen);
         }
+        if (status == CBD_STATUS_OK)
+            qsort(*list, *found, sizeof **list, by_place);
         free(seen);
     }
     uint64_t frontier = load64(&column->entry->frontier_ordinal); /* after the rows: it rises before they go */

@@ -5,9 +5,10 @@
  *
  * The memory stays mapped until the session is released, so that a view in a
  * language with a collector never points nowhere; it must not be written after unmap.
- * Under GUARD it cannot be: its pages become read-only before the op is sent.
+ * Under GUARD it cannot be: its pages become read-only before the op is sent. Groups of
+ * a session of several are claimed as they are fetched (claim.c).
  */
-#include "client.h"
+#include "map.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,27 +18,6 @@
 
 #define TURN_NS UINT64_C(100000000)
 
-struct map_group {
-    cbd_group view; /* first */
-    struct segment *segment;
-    uint64_t offset_bytes, lease_bytes;
-    bool unmapped;
-    cbd_staged_array *arrays; /* view.arrays */
-};
-
-struct cbd_session {
-    cbd_stage *stage;
-    cbd_query *query;
-    uint64_t handle;
-    bool next_ordinal;
-    _Atomic uint32_t over; /* committed or aborted */
-    size_t count, next;
-    struct map_group *groups;
-    struct deferred *last; /* submitted when the session ends without an op of the caller's */
-    uint64_t *sizes;        /* array kind: elements of each prim's row */
-    char name[];
-};
-
 static void protect(const cbd_session *session, const struct map_group *group, int protection)
 {
     if (!session->stage->guard || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
@@ -46,7 +26,7 @@ static void protect(const cbd_session *session, const struct map_group *group, i
 }
 
 /* The bytes that a described group needs; UINT64_MAX: more than there can be. */
-static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_descriptor *d, uint64_t row_bytes)
+static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_descriptor *d)
 {
     uint64_t rows = d->rows, bytes;
     if (session->sizes != NULL) {
@@ -55,7 +35,7 @@ static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_desc
             if (__builtin_add_overflow(rows, session->sizes[d->first_prim + i], &rows))
                 return UINT64_MAX;
     }
-    return __builtin_mul_overflow(rows, row_bytes, &bytes) ? UINT64_MAX : bytes;
+    return __builtin_mul_overflow(rows, session->row_bytes, &bytes) ? UINT64_MAX : bytes;
 }
 
 /* Array kind: the rows lie one after the other, of the sizes that were asked for. */
@@ -76,22 +56,31 @@ static cbd_status stage_arrays(const cbd_session *session, struct map_group *gro
     return CBD_STATUS_OK;
 }
 
-/* Makes group i from the broker's descriptor, which is checked first. */
-static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group_descriptor *d, const cbd_schema *schema,
-                             uint64_t row_bytes, cbd_error *error)
+cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
 {
     cbd_stage *stage = session->stage;
-    struct map_group *group = &session->groups[i];
     const uint8_t *bytes;
-    if (d->session != session->handle || d->first_prim > session->query->count ||
-        d->prim_count > session->query->count - d->first_prim || d->rows != d->prim_count ||
-        group_bytes(session, d, row_bytes) > d->block.length_bytes)
+    uint64_t row_bytes = session->row_bytes, prims = session->claimed ? d->prim_count : session->query->count;
+    uint64_t first = session->claimed ? 0 : d->first_prim;
+    if (d->session != session->handle || first > prims || d->prim_count > prims - first || d->rows != d->prim_count ||
+        group_bytes(session, d) > d->block.length_bytes)
         return cbdi_fail(error, CBD_STATUS_INTERNAL,
-                         "group %zu of session %llu: session %llu, prims %llu to +%llu of %llu, %llu rows of %llu bytes in %llu bytes",
-                         i, (unsigned long long)session->handle, (unsigned long long)d->session,
-                         (unsigned long long)d->first_prim, (unsigned long long)d->prim_count,
-                         (unsigned long long)session->query->count, (unsigned long long)d->rows,
-                         (unsigned long long)row_bytes, (unsigned long long)d->block.length_bytes);
+                         "group %u of session %llu: session %llu, prims %llu to +%llu of %llu, %llu rows of %llu bytes in %llu bytes",
+                         d->group_index, (unsigned long long)session->handle, (unsigned long long)d->session,
+                         (unsigned long long)first, (unsigned long long)d->prim_count, (unsigned long long)prims,
+                         (unsigned long long)d->rows, (unsigned long long)row_bytes, (unsigned long long)d->block.length_bytes);
+    if (session->count == session->room) {
+        size_t room = session->room ? 2 * session->room : 1;
+        struct map_group **groups = realloc(session->groups, room * sizeof *groups);
+        if (groups == NULL)
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %zu groups", room);
+        session->groups = groups;
+        session->room = room;
+    }
+    struct map_group *group = calloc(1, sizeof *group);
+    if (group == NULL)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group");
+    session->groups[session->count++] = group;
     if (d->rows != 0 && d->block.length_bytes != 0) { /* arrays may all be empty */
         cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, d->block.length_bytes, "a group", &bytes,
                                        &group->segment, error);
@@ -113,16 +102,19 @@ static cbd_status take_group(cbd_session *session, size_t i, const cbd_abi_group
     }
     cbd_group *view = &group->view;
     view->session = session;
+    view->attribute = session->name;
     view->rows = d->rows;
     view->row_bytes = row_bytes;
     view->ordinal = d->ordinal;
     view->index = d->group_index;
+    view->attempt = d->attempt;
     view->first_prim = d->first_prim;
-    view->prims = session->query->ids + d->first_prim;
-    view->schema = *schema;
+    if (!session->claimed)
+        view->prims = session->query->ids + d->first_prim;
+    view->schema = session->schema;
     if (session->sizes != NULL)
         return stage_arrays(session, group, error);
-    view->ndim = cbdi_view_shape(schema, d->rows, view->shape);
+    view->ndim = cbdi_view_shape(&session->schema, d->rows, view->shape);
     return CBD_STATUS_OK;
 }
 
@@ -195,16 +187,16 @@ static cbd_status schema_of_map(cbd_stage *stage, cbd_query *query, size_t lengt
     return status == CBD_STATUS_OK ? try_map(r, found ? &existing : NULL, error) : status;
 }
 
-/* Asks for the session; descriptors[groups] are filled by the broker. */
-static cbd_status open_session(cbd_session *session, const cbd_map_options *o, const cbd_schema *schema,
-                               cbd_abi_group_descriptor *descriptors, size_t groups, cbd_error *error)
+/* Asks for the session; the descriptor of a single group is filled by the broker. */
+static cbd_status open_session(cbd_session *session, const cbd_map_options *o, cbd_abi_group_descriptor *descriptor,
+                               cbd_error *error)
 {
     cbd_stage *stage = session->stage;
     size_t name_bytes = strlen(session->name), sizes_at = (sizeof(cbd_abi_map_arguments) + name_bytes + 7) & ~(size_t)7;
     size_t size_bytes = session->sizes != NULL ? session->query->count * sizeof *session->sizes : 0;
     cbd_abi_map_arguments arguments;
     memset(&arguments, 0, sizeof arguments);
-    cbdi_schema_to_abi(schema, &arguments.schema);
+    cbdi_schema_to_abi(&session->schema, &arguments.schema);
     arguments.name_offset_bytes = sizeof arguments;
     arguments.name_bytes = (uint32_t)name_bytes;
     arguments.prim_mode = o->prim_mode;
@@ -217,76 +209,83 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     struct submission s = {
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
-        .handle = session->query->handle,
+        .query = session->query,
         .ordinal = o->next_ordinal ? 0 : o->ordinal,
-        .into = descriptors,
-        .into_bytes = (uint32_t)(groups * sizeof *descriptors),
+        .into = descriptor,
+        .into_bytes = sizeof *descriptor,
     };
-    cbd_status status = cbdi_submit_begin(stage, &s, sizes_at + size_bytes, groups * sizeof *descriptors + size_bytes, error);
+    cbd_status status = cbdi_reattach_wait(stage, false, error); /* it waits for the broker anyway */
+    if (status == CBD_STATUS_OK)
+        status = cbdi_submit_begin(stage, &s, sizes_at + size_bytes, sizeof *descriptor + size_bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
     memcpy(s.arguments, &arguments, sizeof arguments);
     memcpy(s.arguments + sizeof arguments, session->name, name_bytes);
     if (size_bytes != 0)
         memcpy(s.arguments + sizes_at, session->sizes, size_bytes);
+    session->life = cbdi_session_opened(stage);
     cbd_op *op;
     cbd_op_result result;
     uint32_t got;
     cbdi_submit_commit(stage, &s, &op);
     status = cbdi_op_finish(op, &result, &session->handle, &got, error);
-    if (status == CBD_STATUS_OK && result.count > groups)
-        status = cbdi_fail(error, CBD_STATUS_LIMIT,
-                           "the session has %llu groups, this channel has room for the descriptors of %zu; connect with a larger "
-                           "result_bytes, or map larger groups",
-                           (unsigned long long)result.count, groups);
-    else if (status == CBD_STATUS_OK && got < result.count * sizeof *descriptors)
-        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker described %llu groups in %u bytes",
-                           (unsigned long long)result.count, got);
-    if (status == CBD_STATUS_OK)
-        session->count = (size_t)result.count;
+    if (status != CBD_STATUS_OK)
+        return status;
+    session->group_count = result.count;
+    session->split = result.count > 1;
+    if (result.count == 1 && got < sizeof *descriptor)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker described a group in %u bytes", got);
+    if (result.count != 1)
+        return CBD_STATUS_OK;
+    pthread_mutex_lock(&stage->cache_lock);
+    status = cbdi_take_group(session, descriptor, error);
+    pthread_mutex_unlock(&stage->cache_lock);
     return status;
+}
+
+cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *name, size_t length)
+{
+    cbd_session *session = calloc(1, sizeof *session + length + 1);
+    struct deferred *last = calloc(1, sizeof *last);
+    if (session == NULL || last == NULL) {
+        free(session);
+        free(last);
+        return NULL;
+    }
+    session->stage = stage;
+    session->query = query == NULL ? NULL : cbdi_query_retain(query);
+    session->claimed = query == NULL;
+    session->last = last;
+    memcpy(session->name, name, length);
+    cbdi_stage_retain(stage);
+    cbdi_hold(stage);
+    return session;
 }
 
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *o,
                          const cbd_schema *schema, cbd_session **out, cbd_error *error)
 {
-    size_t length = strlen(name);
     uint64_t row_bytes;
+    cbd_abi_group_descriptor descriptor;
     cbd_status status = cbd_schema_row_bytes(schema, &row_bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
-
-    /* Room for the descriptors, a quarter of the area at most: how many groups a session may have
-     * is the broker's answer, and not one of our own about room. */
-    uint64_t wanted = o->group_rows == 0 || query->count == 0 ? 1 : (query->count - 1) / o->group_rows + 1;
-    uint64_t most = stage->ring.results.size_bytes / 4 / sizeof(cbd_abi_group_descriptor) + 1;
-    size_t groups = (size_t)(wanted < most ? wanted : most);
-    cbd_session *session = calloc(1, sizeof *session + length + 1);
-    cbd_abi_group_descriptor *descriptors = calloc(groups, sizeof *descriptors);
-    if (session != NULL) {
-        session->stage = stage;
-        session->query = cbdi_query_retain(query);
-        session->next_ordinal = o->next_ordinal != 0;
-        session->last = calloc(1, sizeof *session->last);
-        session->groups = calloc(groups, sizeof *session->groups);
-        memcpy(session->name, name, length);
-        cbdi_stage_retain(stage);
-        cbdi_hold(stage);
-        if (schema->kind == CBD_KIND_ARRAY && (session->sizes = malloc((query->count + 1) * sizeof *session->sizes)) != NULL &&
-            query->count != 0)
+    cbd_session *session = cbdi_session_new(stage, query, name, strlen(name));
+    if (session == NULL)
+        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a session");
+    session->next_ordinal = o->next_ordinal != 0;
+    session->schema = *schema;
+    session->row_bytes = row_bytes;
+    if (schema->kind == CBD_KIND_ARRAY) {
+        session->sizes = malloc((query->count + 1) * sizeof *session->sizes);
+        if (session->sizes == NULL) {
+            cbd_session_release(session);
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu element sizes", (unsigned long long)query->count);
+        }
+        if (query->count != 0)
             memcpy(session->sizes, o->element_sizes, query->count * sizeof *session->sizes);
     }
-    if (session == NULL || (schema->kind == CBD_KIND_ARRAY && session->sizes == NULL) || descriptors == NULL || session->last == NULL || session->groups == NULL)
-        status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a session of %zu groups", groups);
-    else
-        status = open_session(session, o, schema, descriptors, groups, error);
-    if (status == CBD_STATUS_OK) {
-        pthread_mutex_lock(&stage->cache_lock);
-        for (size_t i = 0; i < session->count && status == CBD_STATUS_OK; i++)
-            status = take_group(session, i, &descriptors[i], schema, row_bytes, error);
-        pthread_mutex_unlock(&stage->cache_lock);
-    }
-    free(descriptors);
+    status = open_session(session, o, &descriptor, error);
     if (status != CBD_STATUS_OK) {
         cbd_session_release(session);
         return status;
@@ -331,6 +330,8 @@ cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *nam
     return status;
 }
 
+uint64_t cbd_session_group_count(const cbd_session *session) { return session == NULL ? 0 : session->group_count; }
+
 cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error *error)
 {
     if (session == NULL || group == NULL)
@@ -338,22 +339,58 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     *group = NULL;
     if (atomic_load(&session->over))
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session->name);
-    if (session->next == session->count)
-        return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
-    *group = &session->groups[session->next++].view;
+    if (session->life != atomic_load(&session->stage->ring.life))
+        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                         "the broker restarted, and the session on \"%.200s\" is of the time before: map it anew", session->name);
+    if (session->next == session->count) {
+        if (!session->split)
+            return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
+        cbd_status status = cbdi_claim_next(session, error);
+        if (status != CBD_STATUS_OK)
+            return status;
+    }
+    *group = &session->groups[session->next++]->view;
     return CBD_STATUS_OK;
 }
 
-/* Ends an open session by an op that cannot get lost. */
-static void end_session(cbd_session *session, uint32_t flags)
+/* False where it has ended already. */
+static bool mark_over(cbd_session *session)
 {
-    if (atomic_exchange(&session->over, 1) || session->handle == 0 || session->last == NULL)
+    if (atomic_exchange(&session->over, 1))
+        return false;
+    if (session->life != 0)
+        atomic_fetch_sub(&session->stage->open_sessions, 1);
+    return true;
+}
+
+/* An op on the session: of its life alone, and about its attribute. */
+static void of_session(struct submission *s, const cbd_session *session)
+{
+    s->handle = session->handle;
+    s->life = session->life;
+    s->about = cbdi_hash(session->name, strlen(session->name));
+    s->about_ordinal = session->count != 0 ? session->groups[0]->view.ordinal : 0;
+}
+
+/* Submits the end of a session, or of a claimed group, by an op that cannot get lost. */
+static void submit_end(cbd_session *session, uint32_t flags)
+{
+    if (session->handle == 0 || session->last == NULL || (session->claimed && session->groups[0]->unmapped))
         return;
-    session->last->opcode = CBD_OP_UNMAP_ATTRIBUTE;
+    session->last->opcode = session->claimed ? CBD_OP_UNMAP_GROUP : CBD_OP_UNMAP_ATTRIBUTE;
+    session->last->value = session->claimed ? session->groups[0]->view.index : 0;
     session->last->flags = flags;
     session->last->handle = session->handle;
+    session->last->life = session->life;
     cbdi_defer(session->stage, session->last);
     session->last = NULL;
+}
+
+/* Ends it where it is open. */
+static void end_session(cbd_session *session, uint32_t flags)
+{
+    if (mark_over(session))
+        submit_end(session, flags);
 }
 
 cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
@@ -372,7 +409,8 @@ cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_err
     cbd_status status = cbdi_enter(session->stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .handle = session->handle, .value = view->index};
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .value = view->index};
+    of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
         protect(session, group, PROT_READ);
@@ -389,6 +427,9 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
         *op = NULL;
     if (session == NULL || atomic_load(&session->over))
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session ? session->name : "");
+    if (session->claimed)
+        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" is another client's; unmap the group that was claimed",
+                         session->name);
     if (flags & ~(CBD_FLAG_COPY | CBD_FLAG_SEAL | CBD_FLAG_NEXT_ORDINAL))
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "flags are 0x%x: expected NEXT_ORDINAL, SEAL and COPY at most", flags);
     if ((flags & CBD_FLAG_NEXT_ORDINAL) && !session->next_ordinal)
@@ -398,14 +439,15 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
     if (status != CBD_STATUS_OK)
         return status;
     struct submission s = {.opcode = CBD_OP_UNMAP_ATTRIBUTE,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .handle = session->handle};
+                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0)};
+    of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
         for (size_t i = 0; i < session->count; i++)
-            if (!session->groups[i].unmapped && session->groups[i].segment != NULL)
-                protect(session, &session->groups[i], PROT_READ);
-        atomic_store(&session->over, 1);
+            if (!session->groups[i]->unmapped && session->groups[i]->segment != NULL)
+                protect(session, session->groups[i], PROT_READ);
+        mark_over(session);
+        atomic_store(&session->waiting, session->split);
         cbdi_submit_commit(session->stage, &s, op);
     }
     cbdi_leave(session->stage);
@@ -426,8 +468,8 @@ cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t c
     arguments.selection.word_count = (uint32_t)words;
     struct submission s = {.opcode = CBD_OP_UNMAP_GROUP,
                            .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .handle = session->handle,
                            .value = view->index};
+    of_session(&s, session);
     cbd_status status = cbdi_submit_begin(session->stage, &s, sizeof arguments + words * sizeof *mask, 0, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -439,7 +481,7 @@ cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t c
     cbdi_submit_commit(session->stage, &s, &op);
     /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
     bool interrupted = false;
-    while (cbd_op_wait(op, TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
+    while (cbd_op_wait(op, WAIT_TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
         interrupted = cbdi_interrupted();
     if (interrupted) {
         cbd_op_release(op);
@@ -459,7 +501,8 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
 {
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    end_session(session, CBD_FLAG_ABORT);
+    if (mark_over(session) || atomic_exchange(&session->waiting, 0))
+        submit_end(session, CBD_FLAG_ABORT);
     return CBD_STATUS_OK;
 }
 
@@ -468,13 +511,19 @@ void cbd_session_release(cbd_session *session)
     if (session == NULL)
         return;
     cbd_stage *stage = session->stage;
-    cbd_abort(session, NULL);
-    for (size_t i = 0; session->groups != NULL && i < session->count; i++)
-        if (session->groups[i].segment != NULL)
-            atomic_fetch_sub(&session->groups[i].segment->users, 1);
-    cbd_query_release(session->query);
-    for (size_t i = 0; session->groups != NULL && i < session->count; i++)
-        free(session->groups[i].arrays);
+    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
+                 stage->name, session->name);
+    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
+    for (size_t i = 0; i < session->count; i++) {
+        if (session->groups[i]->segment != NULL)
+            atomic_fetch_sub(&session->groups[i]->segment->users, 1);
+        free(session->groups[i]->arrays);
+        free(session->groups[i]);
+    }
+    cbdi_query_drop(session->query);
+    cbdi_session_released(stage, session->life);
+    free(session->prims);
     free(session->last);
     free(session->sizes);
     free(session->groups);

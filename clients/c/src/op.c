@@ -31,6 +31,25 @@ static bool completions_wait(struct ring *ring)
     return load64(&ring->control->cq_tail) != atomic_load(&ring->cq_head);
 }
 
+/* One sleep on the bell. A broker that takes the channel up again starts ClientSleeping anew, so who slept in
+ * an earlier life does not count there any more; between two brokers nobody counts. */
+static void sleep_on_bell(cbd_stage *stage, cbd_op *op, uint64_t turn)
+{
+    struct ring *ring = &stage->ring;
+    uint32_t bell = load32(&ring->control->client_bell);
+    pthread_mutex_lock(&ring->lock);
+    uint64_t life = ring->lost ? 0 : atomic_load(&ring->life);
+    if (life != 0)
+        add32(&ring->control->client_sleeping, 1);
+    pthread_mutex_unlock(&ring->lock);
+    if ((life == 0 || !completions_wait(ring)) && !op_done(op) && !atomic_load(&stage->closed) && !atomic_load(&stage->ended))
+        cbdi_futex_wait(&ring->control->client_bell, bell, turn);
+    pthread_mutex_lock(&ring->lock);
+    if (life != 0 && life == atomic_load(&ring->life))
+        add32(&ring->control->client_sleeping, (uint32_t)-1);
+    pthread_mutex_unlock(&ring->lock);
+}
+
 /* The lowest op that is not done, up to id: what id waits for, since a client's
  * operations are looked at in order (behaviour 209). */
 static uint64_t lowest_pending(struct ring *ring, uint64_t id)
@@ -75,13 +94,9 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
         }
         for (; spins > 0 && !completions_wait(ring) && !op_done(op); spins--)
             atomic_signal_fence(memory_order_seq_cst);
-        uint64_t before = cbdi_now_ns();
-        uint32_t bell = load32(&ring->control->client_bell);
-        add32(&ring->control->client_sleeping, 1);
-        if (!completions_wait(ring) && !op_done(op) && !atomic_load(&stage->closed))
-            cbdi_futex_wait(&ring->control->client_bell, bell, turn);
-        add32(&ring->control->client_sleeping, (uint32_t)-1);
-        if (cbdi_now_ns() - before >= WAIT_TURN_NS - 1000000)
+        uint64_t before = cbdi_now_ns(), next = cbdi_reattach_turn(stage, WAIT_TURN_NS);
+        sleep_on_bell(stage, op, turn < next ? turn : next);
+        if (cbdi_now_ns() - before >= next - next / 100)
             cbdi_look_at_socket(stage);
     }
 }
@@ -131,6 +146,7 @@ void cbd_op_release(cbd_op *op)
         }
         pthread_mutex_unlock(&stage->ring.lock);
     }
+    atomic_fetch_sub(&stage->ops, 1);
     cbdi_stage_drop(stage);
 }
 

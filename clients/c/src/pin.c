@@ -157,8 +157,8 @@ cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch
     return CBD_STATUS_OK;
 }
 
-cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
-                         cbd_pin **pins, uint64_t *epoch, cbd_error *error)
+static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+                           cbd_pin **pins, uint64_t *epoch, cbd_error *error)
 {
     *epoch = load64(&stage->directory->epoch);
     if (*epoch == 0)
@@ -186,6 +186,17 @@ cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const 
             exchange64(&slot_of(pins[i])->epoch, 0);
     }
     return pin_by_broker(stage, pins, n, epoch, error);
+}
+
+/* While there is no broker, nobody raises a horizon: a broker that was lost is no reason to fail. */
+cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+                         cbd_pin **pins, uint64_t *epoch, cbd_error *error)
+{
+    cbd_status status;
+    do
+        status = pin_once(stage, columns, attributes, n, pins, epoch, error);
+    while (status == CBD_STATUS_BROKER_RESTARTED);
+    return status;
 }
 
 /* Names up to three of the oldest pins. */
@@ -227,6 +238,8 @@ static cbd_status check_pinned(cbd_stage *stage, cbd_error *error)
     if (most == 0 || pinned <= most)
         return CBD_STATUS_OK;
     name_oldest(stage, load64(&stage->directory->epoch), oldest, sizeof oldest);
+    cbdi_log(CBD_LOG_WARNING, CBDI_LOG_CALL, "stage %s: a read was refused: %llu bytes pinned, the limit is %llu; oldest pins: %s",
+             stage->name, (unsigned long long)pinned, (unsigned long long)most, oldest);
     return cbdi_fail(error, CBD_STATUS_LIMIT,
                      "this client would pin %llu bytes of distinct versions, its limit is %llu; oldest pins: %s",
                      (unsigned long long)pinned, (unsigned long long)most, oldest);

@@ -7,10 +7,13 @@
 #include <stddef.h>
 
 #include "callboard_python.h"
+#include "client.h"
 
 static int (*_Atomic interrupt_check)(void);
 
 void cbd_set_interrupt_check(int (*check)(void)) { atomic_store(&interrupt_check, check); }
+
+void cbd_log_dropped(const char *what) { cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "%s; it was garbage-collected", what); }
 
 bool cbdi_interrupted(void)
 {

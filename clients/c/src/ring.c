@@ -53,8 +53,9 @@ cbd_status cbdi_ring_init(cbd_stage *stage, const cbd_abi_channel_header *h, cbd
     ring->cq = (cbd_abi_completion_entry *)(stage->channel + h->cq_offset_bytes);
     ring->sq_entries = h->sq_entries;
     ring->cq_entries = h->cq_entries;
-    ring->sq_tail = load64(&ring->control->sq_tail); /* not 0 when a channel is taken up again */
+    ring->sq_tail = load64(&ring->control->sq_tail);
     atomic_store(&ring->cq_head, load64(&ring->control->cq_head));
+    atomic_store(&ring->life, 1);
     ring->spin = sysconf(_SC_NPROCESSORS_ONLN) > 2;
     ring->pending = calloc(ring->cq_entries, sizeof *ring->pending);
     if (ring->pending == NULL ||
@@ -79,6 +80,8 @@ void cbdi_ring_free(struct ring *ring)
         ring->deferred = what->next;
         free(what);
     }
+    free(ring->sessions_closed);
+    free(ring->unsealed.entries);
     free(ring->arguments.free);
     free(ring->results.free);
 }
@@ -130,6 +133,11 @@ static cbd_status begin_locked(cbd_stage *stage, struct submission *s, uint32_t 
     uint32_t arguments = round8(argument_bytes), results = round8(result_bytes);
     uint32_t argument_offset = 0, result_offset = 0;
     cbd_status status = cbdi_ended(stage, error);
+    if (status == CBD_STATUS_OK && ring->lost)
+        status = cbdi_reattach_refuse(stage, error);
+    else if (status == CBD_STATUS_OK && s->life != 0 && s->life != atomic_load(&ring->life))
+        status = cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                           "the broker restarted, and this session is of the time before: nothing of it was sealed; map it anew");
     if (status == CBD_STATUS_OK)
         status = ring_has_room(stage, error);
     if (status != CBD_STATUS_OK)
@@ -164,6 +172,13 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
     op->id = ++ring->next_id;
     op->into = s->into;
     op->into_bytes = s->into_bytes;
+    op->opcode = s->opcode;
+    op->flags = s->flags;
+    op->ordinal = s->about != 0 ? s->about_ordinal : s->ordinal;
+    op->value = s->value;
+    op->about = s->about;
+    op->argument_length = s->argument_bytes;
+    op->epoch = load64(&stage->directory->epoch);
     uint32_t place = (uint32_t)(op->id & (ring->cq_entries - 1));
     while (ring->pending[place] != NULL) /* outstanding < cq_entries, so there is a free one */
         place = (place + 1) & (ring->cq_entries - 1);
@@ -175,7 +190,7 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
         .op_id = op->id,
         .opcode = s->opcode,
         .flags = s->flags,
-        .handle = s->handle,
+        .handle = s->query != NULL ? s->query->handle : s->handle,
         .ordinal = s->ordinal,
         .value = s->value,
         .argument_offset_bytes = s->argument_bytes ? op->argument_offset : 0,
@@ -192,7 +207,12 @@ bool cbdi_flush_deferred(cbd_stage *stage)
     bool any = false;
     while (ring->deferred != NULL) {
         struct deferred *what = ring->deferred;
-        struct submission s = {.opcode = what->opcode, .flags = what->flags, .handle = what->handle};
+        if (what->life != atomic_load(&ring->life)) { /* the restart has returned it already */
+            ring->deferred = what->next;
+            free(what);
+            continue;
+        }
+        struct submission s = {.opcode = what->opcode, .flags = what->flags, .handle = what->handle, .value = what->value};
         if (begin_locked(stage, &s, 0, OP_TEXT_BYTES, NULL) != CBD_STATUS_OK)
             break;
         ring->deferred = what->next;
@@ -218,15 +238,28 @@ cbd_status cbdi_submit_begin(cbd_stage *stage, struct submission *s, size_t argu
         return cbdi_fail(error, CBD_STATUS_LIMIT,
                          "the results have up to %zu bytes, the channel's area %u; connect with a larger result_bytes",
                          result_bytes, ring->results.size_bytes);
-    pthread_mutex_lock(&ring->lock);
-    cbdi_drain(stage); /* what is done gives its room back */
-    cbdi_flush_deferred(stage);
-    cbd_status status = begin_locked(stage, s, (uint32_t)argument_bytes, (uint32_t)result_bytes, error);
-    if (status != CBD_STATUS_OK)
+    for (;;) {
+        pthread_mutex_lock(&ring->lock);
+        cbdi_drain(stage); /* what is done gives its room back */
+        cbdi_flush_deferred(stage);
+        bool lost = ring->lost, old = s->query != NULL && s->query->life != atomic_load(&ring->life) && !lost;
+        cbd_status status = old ? CBD_STATUS_OK : cbdi_unsealed_refuse(stage, s->opcode, error);
+        if (status == CBD_STATUS_OK && !old)
+            status = begin_locked(stage, s, (uint32_t)argument_bytes, (uint32_t)result_bytes, error);
+        if (status == CBD_STATUS_OK && !old) {
+            memset(s->arguments, 0, s->argument_bytes);
+            return status;
+        }
         pthread_mutex_unlock(&ring->lock);
-    else
-        memset(s->arguments, 0, s->argument_bytes);
-    return status;
+        if (status == CBD_STATUS_QUEUE_FULL || status == CBD_STATUS_BROKER_RESTARTED)
+            cbdi_look_at_socket(stage); /* who only ever submits must hear of a broker that is gone, and of the next one */
+        if (status == CBD_STATUS_BROKER_RESTARTED && lost && atomic_load(&stage->reattach.link) == LINK_UP)
+            continue;
+        if (status == CBD_STATUS_OK)
+            status = cbdi_query_renew(s->query, error);
+        if (status != CBD_STATUS_OK)
+            return status;
+    }
 }
 
 void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op)
@@ -235,6 +268,7 @@ void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op)
         s->op->abandoned = true;
     } else {
         cbdi_stage_retain(stage);
+        atomic_fetch_add(&stage->ops, 1);
         *op = s->op;
     }
     commit_locked(stage, s);
@@ -252,6 +286,15 @@ void cbdi_submit_cancel(cbd_stage *stage, struct submission *s)
     pthread_mutex_unlock(&ring->lock);
 }
 
+static void put_deferred(struct ring *ring, struct deferred *what)
+{
+    struct deferred **end = &ring->deferred;
+    while (*end != NULL)
+        end = &(*end)->next;
+    what->next = NULL;
+    *end = what;
+}
+
 void cbdi_defer(cbd_stage *stage, struct deferred *what)
 {
     if (what == NULL)
@@ -263,11 +306,7 @@ void cbdi_defer(cbd_stage *stage, struct deferred *what)
     struct ring *ring = &stage->ring;
     pthread_mutex_lock(&ring->lock);
     cbdi_drain(stage);
-    struct deferred **end = &ring->deferred;
-    while (*end != NULL)
-        end = &(*end)->next;
-    what->next = NULL;
-    *end = what;
+    put_deferred(ring, what);
     bool any = cbdi_flush_deferred(stage);
     pthread_mutex_unlock(&ring->lock);
     if (any)
@@ -291,6 +330,19 @@ static cbd_op *take_pending(struct ring *ring, uint64_t id)
     return NULL;
 }
 
+static void finish(struct ring *ring, cbd_op *op)
+{
+    cbdi_rooms_give(&ring->arguments, op->argument_offset, op->argument_bytes);
+    cbdi_rooms_give(&ring->results, op->result_offset, op->result_room);
+    ring->outstanding--;
+    if (op->abandoned) {
+        op->next = ring->spare;
+        ring->spare = op;
+    } else {
+        atomic_store(&op->done, 1);
+    }
+}
+
 static void complete(cbd_stage *stage, cbd_op *op, const cbd_abi_completion_entry *entry)
 {
     struct ring *ring = &stage->ring;
@@ -309,20 +361,15 @@ static void complete(cbd_stage *stage, cbd_op *op, const cbd_abi_completion_entr
         op->got_bytes = entry->result_bytes < op->into_bytes ? entry->result_bytes : op->into_bytes;
         memcpy(op->into, results, op->got_bytes);
     }
-    cbdi_rooms_give(&ring->arguments, op->argument_offset, op->argument_bytes);
-    cbdi_rooms_give(&ring->results, op->result_offset, op->result_room);
-    ring->outstanding--;
-    if (op->abandoned) {
-        op->next = ring->spare;
-        ring->spare = op;
-    } else {
-        atomic_store(&op->done, 1);
-    }
+    cbdi_unsealed_note(stage, op, ring->arguments.base + op->argument_offset);
+    finish(ring, op);
 }
 
 void cbdi_drain(cbd_stage *stage)
 {
     struct ring *ring = &stage->ring;
+    if (ring->lost)
+        return;
     uint64_t head = atomic_load(&ring->cq_head), tail = load64(&ring->control->cq_tail);
     if (tail == head)
         return;
@@ -344,4 +391,109 @@ void cbdi_drain(cbd_stage *stage)
         atomic_store(&ring->cq_head, head); /* after done: a waiter that sees it sees its op */
         store64(&ring->control->cq_head, head);
     }
+}
+
+/* ---- the broker's restart (rule B1) --------------------------------------------- */
+
+void cbdi_ring_lose(cbd_stage *stage)
+{
+    struct ring *ring = &stage->ring;
+    pthread_mutex_lock(&ring->lock);
+    cbdi_drain(stage); /* what it completed, it completed */
+    ring->lost = true;
+    atomic_fetch_add(&ring->life, 1);
+    ring->sessions_before += ring->sessions;
+    ring->sessions = 0;
+    atomic_store(&stage->reattach.link, LINK_LOST);
+    pthread_mutex_unlock(&ring->lock);
+}
+
+void cbdi_ring_wake(cbd_stage *stage)
+{
+    add32(&stage->ring.control->client_bell, 1);
+    cbdi_futex_wake(&stage->ring.control->client_bell, INT32_MAX);
+}
+
+/* With ring.lock held: when the last session of an earlier life is gone, the broker may use its memory again. */
+static bool confirm_sessions(cbd_stage *stage)
+{
+    struct ring *ring = &stage->ring;
+    if (ring->lost || ring->sessions_before != 0 || ring->sessions_closed == NULL)
+        return false;
+    put_deferred(ring, ring->sessions_closed);
+    ring->sessions_closed = NULL;
+    return cbdi_flush_deferred(stage);
+}
+
+bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct deferred *closed, cbd_error *error)
+{
+    struct ring *ring = &stage->ring;
+    pthread_mutex_lock(&ring->lock);
+    bool adopted = atomic_load(&stage->reattach.link) == LINK_ADOPTED;
+    uint64_t tail = load64(&ring->control->sq_tail), head = load64(&ring->control->cq_head);
+    if (adopted && (load64(&ring->control->sq_head) != tail || load64(&ring->control->cq_tail) != head)) {
+        cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker took the channel up again with rings that are not empty: sq %llu to %llu, cq %llu to %llu",
+                  (unsigned long long)load64(&ring->control->sq_head), (unsigned long long)tail, (unsigned long long)head,
+                  (unsigned long long)load64(&ring->control->cq_tail));
+        adopted = false;
+    }
+    if (!adopted) {
+        pthread_mutex_unlock(&ring->lock);
+        free(closed);
+        return false;
+    }
+    ring->sq_tail = tail;
+    for (uint32_t i = 0; i < ring->cq_entries; i++) {
+        cbd_op *op = ring->pending[i];
+        if (op == NULL)
+            continue;
+        ring->pending[i] = NULL;
+        cbdi_outcome(outcomes, op, ring->arguments.base + op->argument_offset);
+        finish(ring, op);
+    }
+    cbdi_unsealed_lost(stage, outcomes);
+    atomic_store(&ring->cq_head, head); /* after done, as in a drain */
+    store32(&ring->control->client_sleeping, 0);
+    free(ring->sessions_closed);
+    ring->sessions_closed = closed;
+    closed->opcode = CBD_OP_SESSIONS_CLOSED;
+    closed->life = atomic_load(&ring->life);
+    ring->lost = false;
+    atomic_store(&stage->reattach.link, LINK_UP);
+    cbdi_flush_deferred(stage); /* lets go of those of earlier lives */
+    confirm_sessions(stage);
+    pthread_mutex_unlock(&ring->lock);
+    ring_doorbell(stage);
+    return true;
+}
+
+uint64_t cbdi_session_opened(cbd_stage *stage)
+{
+    stage->ring.sessions++;
+    atomic_fetch_add(&stage->open_sessions, 1);
+    return atomic_load(&stage->ring.life);
+}
+
+bool cbdi_session_claimed(cbd_stage *stage, uint64_t life)
+{
+    pthread_mutex_lock(&stage->ring.lock);
+    bool current = life == atomic_load(&stage->ring.life);
+    if (current)
+        cbdi_session_opened(stage);
+    pthread_mutex_unlock(&stage->ring.lock);
+    return current;
+}
+
+void cbdi_session_released(cbd_stage *stage, uint64_t life)
+{
+    struct ring *ring = &stage->ring;
+    if (life == 0 || atomic_load(&stage->foreign))
+        return;
+    pthread_mutex_lock(&ring->lock);
+    bool before = life != atomic_load(&ring->life);
+    before ? ring->sessions_before-- : ring->sessions--;
+    bool rang = before && !atomic_load(&stage->closed) && confirm_sessions(stage);
+    pthread_mutex_unlock(&ring->lock);
+    if (rang)
+        ring_doorbell(stage);
 }

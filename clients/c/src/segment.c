@@ -82,6 +82,8 @@ static cbd_status map_segment(cbd_stage *stage, const cbd_abi_segment_reply *rep
         munmap(base, reply->size_bytes);
         return status;
     }
+    cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: mapped segment %llu, %llu bytes%s", stage->name, (unsigned long long)segment->id,
+             (unsigned long long)segment->size_bytes, segment->writable ? ", writable" : "");
     *out = segment;
     return CBD_STATUS_OK;
 }
@@ -195,6 +197,7 @@ void cbdi_segments_trim(cbd_stage *stage)
             all = false; /* look again at the next call */
             continue;
         }
+        cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: segment %llu is retired and unmapped", stage->name, (unsigned long long)segment->id);
         stage->segments[i] = NULL;
         munmap(segment->base, segment->size_bytes);
         free(segment);

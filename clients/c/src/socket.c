@@ -1,6 +1,7 @@
 /* The attach socket: messages with descriptors, and the proof that the broker
- * lives. A message is one fixed struct (protocol/attach.go); a hang-up ends the
- * session (I2), and the broker says why in a last ErrorReply if it can.
+ * lives. A message is one fixed struct (protocol/attach.go). A broker that ends the session says
+ * so in a last ErrorReply and hangs up; a hang-up without one is a broker that died or is being replaced,
+ * and the session waits for the next one (reattach.c).
  *
  * A broker that is stopped answers nothing: every wait here has a deadline.
  */
@@ -99,13 +100,18 @@ void cbdi_end(cbd_stage *stage, cbd_status status, const char *format, ...)
     if (wanted < 0)
         text[0] = 0;
 
+    bool first;
     pthread_mutex_lock(&stage->state_lock);
-    if (!atomic_load(&stage->ended)) {
+    if ((first = !atomic_load(&stage->ended))) {
         stage->ended_status = status;
         cbdi_copy_text(stage->ended_text, sizeof stage->ended_text, text, strlen(text));
         atomic_store(&stage->ended, 1);
     }
     pthread_mutex_unlock(&stage->state_lock);
+    if (first)
+        cbdi_log(status == CBD_STATUS_INTERNAL ? CBD_LOG_ERROR : CBD_LOG_WARNING, CBDI_LOG_SESSION, "stage %s: the session is over: %s",
+                 stage->name, text);
+    cbdi_ring_wake(stage);
 }
 
 cbd_status cbdi_ended(cbd_stage *stage, cbd_error *error)
@@ -140,16 +146,19 @@ static void last_message(cbd_stage *stage, const void *message, size_t bytes)
     }
     memcpy(&reply, message, sizeof reply);
     cbdi_copy_text(text, sizeof text, reply.text, sizeof reply.text);
+    if (reply.status == CBD_STATUS_BROKER_RESTARTED) /* another one comes */
+        return;
     if (reply.status == CBD_STATUS_SESSION_ENDED) /* what we say of it already */
         cbdi_end(stage, CBD_STATUS_SESSION_ENDED, "the broker ended this session: %s", text);
     else
         cbdi_end(stage, CBD_STATUS_SESSION_ENDED, "the broker ended this session: %s: %s", cbd_status_name(reply.status), text);
 }
 
-static void hung_up(cbd_stage *stage)
+/* Whether there is a broker to talk to; with socket_lock held. */
+static bool talks(cbd_stage *stage)
 {
-    cbdi_end(stage, CBD_STATUS_SESSION_ENDED,
-             "the broker hung up: it stopped, crashed or was replaced; connect again once it runs");
+    uint32_t link = atomic_load(&stage->reattach.link);
+    return stage->socket >= 0 && !atomic_load(&stage->ended) && (link == LINK_UP || link == LINK_ADOPTED);
 }
 
 void cbdi_look_at_socket(cbd_stage *stage)
@@ -159,27 +168,33 @@ void cbdi_look_at_socket(cbd_stage *stage)
 
     if (pthread_mutex_trylock(&stage->socket_lock) != 0)
         return; /* somebody talks to the broker just now and will see */
-    if (stage->socket >= 0 && !atomic_load(&stage->ended)) {
+    if (talks(stage)) {
         int failed = cbdi_receive(stage->socket, message, sizeof message, &bytes, NULL, 0, &fds, 0);
         if (failed == 0)
             last_message(stage, message, bytes);
         else if (failed != EAGAIN && failed != EWOULDBLOCK)
-            hung_up(stage);
+            cbdi_hung_up(stage);
     }
+    cbdi_reattach_step(stage);
     pthread_mutex_unlock(&stage->socket_lock);
+    if (atomic_load(&stage->reattach.link) == LINK_ADOPTED && pthread_mutex_trylock(&stage->cache_lock) == 0) {
+        cbdi_reattach_settle(stage); /* who holds the lock may wait for it, and does it then */
+        pthread_mutex_unlock(&stage->cache_lock);
+    }
 }
 
-cbd_status cbdi_ask(cbd_stage *stage, const void *request, size_t request_bytes, uint32_t reply_type, void *reply,
-                    size_t reply_bytes, int *fd, cbd_error *error)
+/* Asks once; true when an answer came. */
+static bool ask(cbd_stage *stage, const void *request, size_t request_bytes, uint32_t reply_type, void *reply,
+                size_t reply_bytes, int *fd)
 {
     unsigned char message[CBD_MESSAGE_BYTES_MAX];
     cbd_abi_message_header header;
     size_t bytes = 0, fds = 0;
-    int failed = EPIPE;
+    bool answered = false;
 
-    *fd = -1;
     pthread_mutex_lock(&stage->socket_lock);
-    if (stage->socket >= 0 && !atomic_load(&stage->ended)) {
+    if (talks(stage)) {
+        int failed;
         failed = cbdi_send(stage->socket, request, request_bytes);
         if (failed == 0 || failed == EPIPE) /* a last message may wait even where sending fails */
             failed = cbdi_receive(stage->socket, message, sizeof message, &bytes, fd, 1, &fds,
@@ -190,19 +205,39 @@ cbd_status cbdi_ask(cbd_stage *stage, const void *request, size_t request_bytes,
             cbdi_end(stage, CBD_STATUS_SESSION_ENDED, "the broker did not answer for %llu ms",
                      (unsigned long long)(stage->timeout_ns / 1000000));
         else if (failed)
-            hung_up(stage);
+            cbdi_hung_up(stage);
         else if (header.type != reply_type || header.magic != CBD_MAGIC_MESSAGE || bytes < reply_bytes)
             last_message(stage, message, bytes);
+        else
+            answered = true;
     }
     pthread_mutex_unlock(&stage->socket_lock);
+    if (answered)
+        memcpy(reply, message, reply_bytes);
+    else if (*fd >= 0)
+        close(*fd);
+    if (!answered)
+        *fd = -1;
+    return answered;
+}
 
-    cbd_status status = cbdi_ended(stage, error);
-    if (status != CBD_STATUS_OK) {
+cbd_status cbdi_ask(cbd_stage *stage, const void *request, size_t request_bytes, uint32_t reply_type, void *reply,
+                    size_t reply_bytes, int *fd, cbd_error *error)
+{
+    *fd = -1;
+    for (;;) {
+        bool answered = ask(stage, request, request_bytes, reply_type, reply, reply_bytes, fd);
+        cbd_status status = cbdi_ended(stage, error);
+        if (answered && status == CBD_STATUS_OK)
+            return CBD_STATUS_OK;
         if (*fd >= 0)
             close(*fd);
         *fd = -1;
-        return status;
+        if (status == CBD_STATUS_OK && stage->reattach.settling)
+            status = cbdi_reattach_refuse(stage, error); /* lost again: another turn begins */
+        if (status == CBD_STATUS_OK)
+            status = cbdi_reattach_wait(stage, true, error);
+        if (status != CBD_STATUS_OK)
+            return status;
     }
-    memcpy(reply, message, reply_bytes);
-    return CBD_STATUS_OK;
 }

@@ -20,9 +20,9 @@ cbd_status cbd_stage_get_info(cbd_stage *stage, cbd_stage_info *info, cbd_error 
     cbdi_copy_text(info->host, sizeof info->host, d->host_name, sizeof d->host_name);
     info->generation = stage->generation;
     info->incarnation = stage->incarnation;
-    info->broker_incarnation = stage->broker_incarnation;
+    info->broker_incarnation = atomic_load(&stage->broker_incarnation);
     info->started_ns = load64(&d->started_ns);
-    info->features = stage->features;
+    info->features = atomic_load(&stage->features);
     info->epoch = load64(&d->epoch);
     info->pinned_bytes = atomic_load(&stage->pinned_bytes);
     info->pinned_bytes_max = load64(&d->pinned_bytes_max);
@@ -61,19 +61,19 @@ cbd_status cbd_follow(cbd_stage *stage, uint64_t after, uint64_t timeout_ns, uin
         status = cbdi_ended(stage, error);
         if (status != CBD_STATUS_OK)
             break;
-        uint64_t now = cbdi_now_ns(), turn = TURN_NS;
+        uint64_t now = cbdi_now_ns(), turn = cbdi_reattach_turn(stage, WAIT_TURN_NS);
         if (timeout_ns != UINT64_MAX && now - start >= timeout_ns) {
             cbdi_look_at_socket(stage);
             status = cbdi_fail(error, CBD_STATUS_TIMEOUT, "the epoch is still %llu after %llu ns", (unsigned long long)seen,
                                (unsigned long long)timeout_ns);
             break;
         }
-        if (timeout_ns != UINT64_MAX && timeout_ns - (now - start) < turn)
-            turn = timeout_ns - (now - start);
-        if (now - looked >= TURN_NS) {
+        if (now - looked >= turn) {
             looked = now;
             cbdi_look_at_socket(stage);
         }
+        if (timeout_ns != UINT64_MAX && timeout_ns - (now - start) < turn)
+            turn = timeout_ns - (now - start);
         /* The low half of the epoch is the futex word (R4); little-endian. */
         cbdi_futex_wait((const uint32_t *)(const void *)&stage->directory->epoch, (uint32_t)seen, turn);
     }

@@ -249,7 +249,7 @@ static cbd_status write_inline(cbd_stage *stage, const struct write *w, cbd_op *
     struct submission s = {
         .opcode = CBD_OP_WRITE,
         .flags = (o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0) | (o->seal ? CBD_FLAG_SEAL : 0),
-        .handle = w->query->handle,
+        .query = w->query,
         .ordinal = o->next_ordinal ? 0 : o->ordinal,
     };
     cbd_status status = cbdi_submit_begin(stage, &s, at + cbdi_write_room(w), 0, error);

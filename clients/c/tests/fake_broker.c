@@ -1,9 +1,11 @@
 #include "fake_broker.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -91,6 +93,24 @@ static void send_with(int socket, const void *message, size_t bytes, const int *
     (void)!sendmsg(socket, &header, MSG_NOSIGNAL);
 }
 
+/* The lock belongs to the open description, so each client has its own. */
+static int another_description(int fd)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int another = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(another >= 0);
+    return another;
+}
+
+bool fake_channel_locked(struct fake *f)
+{
+    int fd = another_description(f->channel_fd);
+    bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0;
+    close(fd);
+    return locked;
+}
+
 static void answer_message(struct fake *f, const uint8_t *message)
 {
     cbd_abi_message_header header;
@@ -98,15 +118,38 @@ static void answer_message(struct fake *f, const uint8_t *message)
     if (header.type == CBD_MESSAGE_HELLO_REQUEST) {
         cbd_abi_hello_request hello;
         memcpy(&hello, message, sizeof hello);
+        if (f->refuse != 0) {
+            f->hang_up_status = f->refuse;
+            f->refuse = f->refuse == CBD_STATUS_BROKER_RESTARTED ? 0 : f->refuse; /* this one is to be asked again */
+            fake_hang_up(f, "this broker does not want anybody");
+            return;
+        }
+        if (hello.incarnation != 0) {
+            CHECK(hello.incarnation == 77 && hello.generation == FAKE_GENERATION);
+            cbd_abi_channel_control *control = (cbd_abi_channel_control *)(f->channel + CBD_CHANNEL_CONTROL_OFFSET);
+            store64(&control->sq_tail, 0); /* B1: rings start anew */
+            store64(&control->sq_head, 0);
+            store64(&control->cq_tail, 0);
+            store64(&control->cq_head, 0);
+            store32(&control->client_sleeping, 0);
+            store32(&control->client_bell, 0);
+            f->sq_head = f->cq_tail = 0;
+        }
         cbd_abi_hello_reply reply = {.header = {CBD_MAGIC_MESSAGE, f->version, CBD_MESSAGE_HELLO_REPLY, sizeof reply},
                                      .features = f->features & hello.features,
-                                     .incarnation = 77,
-                                     .generation = FAKE_GENERATION,
+                                     .incarnation = f->incarnation,
+                                     .generation = f->generation,
+                                     .broker_incarnation = f->lives,
+                                     .ring_generation = f->lives,
+                                     .reattached = hello.incarnation != 0 && f->incarnation == 77,
                                      .channel_bytes = page(channel_bytes(f)),
                                      .directory_bytes = CBD_DIRECTORY_BYTES,
                                      .doorbell_bytes = CBD_DOORBELL_BYTES};
-        int fds[3] = {f->channel_fd, f->directory_fd, f->doorbell_fd};
+        int fds[3] = {another_description(f->channel_fd), f->directory_fd, f->doorbell_fd};
+        CHECK(flock(fds[0], LOCK_SH) == 0);
         send_with(f->connection, &reply, sizeof reply, fds, 3);
+        close(fds[0]);
+        f->greeted = true;
     } else if (header.type == CBD_MESSAGE_SEGMENT_REQUEST) {
         cbd_abi_segment_request request;
         memcpy(&request, message, sizeof request);
@@ -121,6 +164,8 @@ static void answer_message(struct fake *f, const uint8_t *message)
     }
 }
 
+static uint64_t new_handle(struct fake *f) { return (uint64_t)f->lives << 32 | ++f->next_handle; }
+
 static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
 {
     const cbd_abi_channel_header *h = (const cbd_abi_channel_header *)f->channel;
@@ -129,6 +174,7 @@ static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_co
     CHECK(e->argument_bytes == 0 || e->argument_offset_bytes + e->argument_bytes <= f->argument_bytes);
     CHECK(e->result_offset_bytes % 8 == 0 && e->result_offset_bytes + e->result_bytes <= f->result_bytes);
     CHECK(e->result_bytes >= 512);
+    CHECK(e->handle == 0 || e->handle >> 32 == f->lives); /* never one that another broker gave */
     if (e->opcode == CBD_OP_QUERY_PATHS || e->opcode == CBD_OP_INTERN) {
         cbd_abi_string_list list;
         memcpy(&list, arguments, sizeof list);
@@ -148,8 +194,10 @@ static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_co
             at += 4 + ((length + 3) & ~3u);
         }
         queried += list.count;
+        if (e->opcode == CBD_OP_QUERY_PATHS)
+            atomic_fetch_add(&f->queries, 1);
         c->result_bytes = 8 * list.count;
-        c->handle = e->handle ? e->handle : ++f->next_handle;
+        c->handle = e->handle ? e->handle : new_handle(f);
         c->count = queried;
     } else if (e->opcode == CBD_OP_PIN) {
         for (uint32_t i = 0; i < e->argument_bytes / 4; i++) {
@@ -165,7 +213,7 @@ static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_co
         uint64_t lanes = map.schema.dtype_bits / 8ull * map.schema.dtype_lanes, rows = 2;
         for (uint32_t i = 0; i < map.schema.row_dimensions; i++)
             lanes *= map.schema.row_shape[i];
-        cbd_abi_group_descriptor group = {.session = ++f->next_handle, .ordinal = e->ordinal, .rows = rows,
+        cbd_abi_group_descriptor group = {.session = new_handle(f), .ordinal = e->ordinal, .rows = rows,
                                           .prim_count = rows, .lease_bytes = 4096};
         group.block = (cbd_abi_block_ref){2, 4096, rows * lanes};
         if (map.schema.kind == CBD_KIND_ARRAY) {
@@ -179,6 +227,10 @@ static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_co
         c->result_bytes = sizeof group;
         c->handle = group.session;
         c->count = 1;
+    } else if (e->opcode == CBD_OP_QUERY_RELEASE) {
+        atomic_fetch_add(&f->releases, 1);
+    } else if (e->opcode == CBD_OP_SESSIONS_CLOSED) {
+        atomic_fetch_add(&f->sessions_closed, 1);
     } else if (e->opcode == CBD_OP_UNMAP_ATTRIBUTE && (e->flags & CBD_FLAG_ABORT)) {
         atomic_fetch_add(&f->aborts, 1);
     }
@@ -228,18 +280,29 @@ static void *serve(void *argument)
         if (got == 0) {
             close(f->connection);
             f->connection = -1;
+            f->greeted = false;
             continue;
         }
         if (got > 0)
             answer_message(f, message);
         uint32_t rings = load32(&f->doorbell->rings); /* rule R3, the broker's half */
         store32(&f->directory->sleeping, 1);
-        drain_ring(f);
+        if (f->greeted)
+            drain_ring(f);
         if (got < 0)
             cbdi_futex_wait(&f->doorbell->rings, rings, 1000000);
         store32(&f->directory->sleeping, 0);
     }
     return NULL;
+}
+
+static void start_listening(struct fake *f)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", f->dir);
+    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(f->listener >= 0 && bind(f->listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(f->listener, 8) == 0);
+    CHECK(pthread_create(&f->thread, NULL, serve, f) == 0);
 }
 
 struct fake *fake_start(void)
@@ -250,6 +313,9 @@ struct fake *fake_start(void)
     f->version = CBD_VERSION_WORD;
     f->features = CBD_FEATURE_FIXED | CBD_FEATURE_SELECTION;
     f->hang_up_status = CBD_STATUS_LIMIT;
+    f->incarnation = 77;
+    f->generation = FAKE_GENERATION;
+    f->lives = 1;
     f->sq_entries = 16;
     f->cq_entries = 32;
     f->pin_count = 64;
@@ -279,23 +345,39 @@ struct fake *fake_start(void)
 
     strcpy(f->dir, "/tmp/cbd-fake-XXXXXX");
     CHECK(mkdtemp(f->dir) != NULL);
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/attach.sock", f->dir);
-    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    CHECK(f->listener >= 0 && bind(f->listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(f->listener, 8) == 0);
     setenv("CALLBOARD_RUNTIME_DIR", f->dir, 1);
-    CHECK(pthread_create(&f->thread, NULL, serve, f) == 0);
+    start_listening(f);
     return f;
+}
+
+void fake_die(struct fake *f)
+{
+    atomic_store(&f->stop, 1);
+    pthread_join(f->thread, NULL);
+    close(f->listener); /* its name stays */
+    if (f->connection >= 0)
+        close(f->connection);
+    f->listener = f->connection = -1;
+    f->greeted = false;
+    f->dead = true;
+}
+
+void fake_rise(struct fake *f)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/attach.sock", f->dir);
+    unlink(path);
+    atomic_store(&f->stop, 0);
+    f->dead = false;
+    f->lives++;
+    start_listening(f);
 }
 
 void fake_stop(struct fake *f)
 {
     char path[96];
-    atomic_store(&f->stop, 1);
-    pthread_join(f->thread, NULL);
-    if (f->connection >= 0)
-        close(f->connection);
-    close(f->listener);
+    if (!f->dead)
+        fake_die(f);
     snprintf(path, sizeof path, "%s/attach.sock", f->dir);
     unlink(path);
     rmdir(f->dir);

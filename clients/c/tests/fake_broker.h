@@ -20,6 +20,7 @@
 struct fake {
     char dir[64];
     int listener, connection;
+    bool greeted; /* leftovers of another life are never consumed (B1) */
     int channel_fd, directory_fd, doorbell_fd, segment_fds[4]; /* segment id i+1; 2 is the client's own */
     uint8_t *channel;
     cbd_abi_directory_header *directory;
@@ -31,13 +32,18 @@ struct fake {
     uint32_t version; /* of the hello reply */
     uint64_t features; /* that the broker has */
     uint32_t hang_up_status;
+    uint64_t incarnation, generation; /* as it tells them */
+    uint32_t refuse; /* answers a hello with this status */
+    uint32_t lives;  /* it was started so many times; handles are of one life: life << 32 | number */
     pthread_t thread;
     _Atomic int stop;
+    bool dead;
     _Atomic int frozen;     /* answers no ops */
     _Atomic int segment_asks;
     _Atomic int pins_by_op;
     _Atomic uint32_t last_opcode;
     _Atomic int aborts;
+    _Atomic int queries, releases, sessions_closed;
     uint64_t next_handle;
     uint64_t sq_head, cq_tail;
     /* Called for every op before it is answered; may change the completion or return
@@ -54,6 +60,11 @@ struct fake *fake_start(void); /* sets CALLBOARD_RUNTIME_DIR */
 void fake_stop(struct fake *fake);
 cbd_stage *fake_connect(struct fake *fake);
 void fake_hang_up(struct fake *fake, const char *text); /* text NULL: without a last message */
+/* Ends as a killed broker does: no message, no listener, memory as it was. Rises as one that recovered. */
+void fake_die(struct fake *fake);
+void fake_rise(struct fake *fake);
+/* Whether somebody holds the channel's lock (I3). */
+bool fake_channel_locked(struct fake *fake);
 
 uint64_t fake_string(struct fake *fake, uint32_t sort, const char *text);
 cbd_abi_attribute_entry *fake_attribute(struct fake *fake, uint32_t column);

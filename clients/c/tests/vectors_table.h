@@ -394,10 +394,20 @@ static const vector_field vector_fields_group_descriptor[] = {
     VECTOR_FIELD(cbd_abi_group_descriptor, event_index, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, reserved, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, lease_bytes, 1, NULL),
-    VECTOR_FIELD(cbd_abi_group_descriptor, reserved_tail, 2, NULL),
+    VECTOR_FIELD(cbd_abi_group_descriptor, prims_offset_bytes, 1, NULL),
+    VECTOR_FIELD(cbd_abi_group_descriptor, reserved_tail, 1, NULL),
 };
 static const vector_struct vector_struct_group_descriptor =
     VECTOR_STRUCT("GroupDescriptor", cbd_abi_group_descriptor, vector_fields_group_descriptor);
+
+static const vector_field vector_fields_claim_results[] = {
+    VECTOR_FIELD(cbd_abi_claim_results, group, 1, &vector_struct_group_descriptor),
+    VECTOR_FIELD(cbd_abi_claim_results, schema, 1, &vector_struct_schema),
+    VECTOR_FIELD(cbd_abi_claim_results, name_bytes, 1, NULL),
+    VECTOR_FIELD(cbd_abi_claim_results, group_count, 1, NULL),
+};
+static const vector_struct vector_struct_claim_results =
+    VECTOR_STRUCT("ClaimResults", cbd_abi_claim_results, vector_fields_claim_results);
 
 static const vector_field vector_fields_record_header[] = {
     VECTOR_FIELD(cbd_abi_record_header, epoch, 1, NULL),
@@ -612,6 +622,7 @@ static const vector_struct *const vector_structs[] = {
     &vector_struct_seal_arguments,
     &vector_struct_declare_arguments,
     &vector_struct_group_descriptor,
+    &vector_struct_claim_results,
     &vector_struct_record_header,
     &vector_struct_directory_header,
     &vector_struct_attribute_entry,

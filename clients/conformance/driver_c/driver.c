@@ -3,34 +3,23 @@
  * conformance.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "callboard.h"
-
-enum { WORDS_MAX = 4096, HANDLES_MAX = 256, LIST_MAX = 4096 };
-static const uint64_t LIMIT_NS = UINT64_C(20000000000); /* a driver never hangs */
+#include "driver.h"
 
 /* ---- the line ------------------------------------------------------------ */
 
-struct command {
-    const char *verb;
-    char *args[WORDS_MAX]; /* words, decoded */
-    size_t arg_count;
-    char *options[WORDS_MAX]; /* "key=value", as they stand */
-    size_t option_count;
-};
-
 static char *answer; /* what is said so far */
 static size_t answer_bytes, answer_room;
-static cbd_error error;
-static const char *where; /* "call" or "wait" */
+cbd_error error;
+const char *where; /* "call" or "wait" */
 
-static void say(const char *format, ...)
+void say(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -48,7 +37,7 @@ static void say(const char *format, ...)
     answer_bytes += (size_t)need;
 }
 
-static void say_quoted(const char *text, size_t length)
+void say_quoted(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++)
         say(strchr("% ,;=\n", text[i]) != NULL ? "%%%02X" : "%c", (unsigned char)text[i]);
@@ -60,7 +49,7 @@ static void say_hex(const void *data, size_t bytes)
         say("%02x", ((const uint8_t *)data)[i]);
 }
 
-static void say_numbers(const uint64_t *numbers, size_t n)
+void say_numbers(const uint64_t *numbers, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         say("%s%" PRIu64, i == 0 ? "" : ",", numbers[i]);
@@ -105,7 +94,7 @@ static struct command *parse(char *line, struct command *c, char **more)
     return c;
 }
 
-static const char *option(const struct command *c, const char *key)
+const char *option(const struct command *c, const char *key)
 {
     size_t length = strlen(key);
     for (size_t i = 0; i < c->option_count; i++)
@@ -114,7 +103,7 @@ static const char *option(const struct command *c, const char *key)
     return NULL;
 }
 
-static uint64_t number(const struct command *c, const char *key)
+uint64_t number_of(const struct command *c, const char *key)
 {
     const char *text = option(c, key);
     return text != NULL ? strtoull(text, NULL, 0) : 0;
@@ -134,11 +123,10 @@ static size_t numbers(const char *text, int64_t *to)
     return n;
 }
 
-static const char *arg(const struct command *c, size_t i) { return i < c->arg_count ? c->args[i] : ""; }
+const char *arg(const struct command *c, size_t i) { return i < c->arg_count ? c->args[i] : ""; }
 
 /* ---- handles -------------------------------------------------------------- */
 
-enum sort { FREE, QUERY, OP, SESSION, GROUP, READ_GROUP, SNAPSHOT, GONE };
 static char *more; /* of the line: the entries of a batch */
 static struct handle {
     enum sort sort;
@@ -147,10 +135,10 @@ static struct handle {
 } handles[HANDLES_MAX];
 static cbd_cursor *cursors[64]; /* of the snapshots that the scenario took */
 static size_t cursor_count;
-static cbd_stage *stage;
+cbd_stage *stage;
 static char absent[200]; /* why the client has no such call */
 
-static cbd_status fail(const char *format, const char *what)
+cbd_status fail(const char *format, const char *what)
 {
     error.status = CBD_STATUS_COUNT; /* no kind of the client's */
     snprintf(error.text, sizeof error.text, format, what);
@@ -177,15 +165,17 @@ static void release(struct handle *h)
     case QUERY: cbd_query_release(h->it); break;
     case OP: cbd_op_release(h->it); break;
     case SESSION: cbd_session_release(h->it); break;
+    case CLAIM: cbd_session_release(((cbd_group *)h->it)->session); break;
     case READ_GROUP: cbd_release_group(h->it); break;
     case SNAPSHOT: cbd_snapshot_release(h->it); break;
+    case QUERY_RESULT: cbd_query_result_release(h->it); break;
     default: break;
     }
     h->sort = GONE;
     h->it = NULL;
 }
 
-static void keep(const char *name, enum sort sort, void *it)
+void keep(const char *name, enum sort sort, void *it)
 {
     struct handle *h = find(name);
     if (h != NULL)
@@ -201,10 +191,10 @@ static void keep(const char *name, enum sort sort, void *it)
 }
 
 /* The handle, or NULL after saying why. */
-static void *get(const char *name, enum sort sort)
+void *get(const char *name, enum sort sort)
 {
     struct handle *h = find(name);
-    if (h == NULL || (h->sort != sort && h->sort != GONE))
+    if (h == NULL || (h->sort != sort && h->sort != GONE && !(sort == GROUP && h->sort == CLAIM)))
         fail("no handle of this sort is named %s", name);
     else if (h->sort == GONE)
         no_call("in C a handle that was given back is freed memory and must not be used");
@@ -213,9 +203,77 @@ static void *get(const char *name, enum sort sort)
     return NULL;
 }
 
+/* ---- the log ---------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t mutex;
+    _Atomic int hold;
+    int inside, overlapped, count;
+    uint32_t severity;
+    uint64_t time_ns;
+    char text[512];
+} heard = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void hear(void *context, uint32_t severity, uint64_t time_ns, const char *text)
+{
+    (void)context;
+    pthread_mutex_lock(&heard.mutex);
+    heard.overlapped |= heard.inside++ > 0;
+    pthread_mutex_unlock(&heard.mutex);
+    while (heard.hold)
+        usleep(1000);
+    pthread_mutex_lock(&heard.mutex);
+    heard.inside--;
+    heard.count++;
+    heard.severity = severity;
+    heard.time_ns = time_ns;
+    snprintf(heard.text, sizeof heard.text, "%s", text);
+    pthread_mutex_unlock(&heard.mutex);
+}
+
+static cbd_status do_log(struct command *c)
+{
+    static const char *const levels[] = {"debug", "info", "warning", "error", "none"};
+    const char *verb = arg(c, 0);
+    if (strcmp(verb, "install") == 0) {
+        uint32_t level = 0;
+        while (level < CBD_LOG_NONE && strcmp(levels[level], arg(c, 1)) != 0)
+            level++;
+        return cbd_log_install(hear, NULL, level, arg(c, 2), &error);
+    }
+    if (strcmp(verb, "remove") == 0)
+        return cbd_log_remove(&error);
+    if (strcmp(verb, "flush") == 0) {
+        cbd_status status = cbd_log_flush((uint64_t)(atof(arg(c, 1)) * 1e9), &error);
+        say(" flushed=%s", status == CBD_STATUS_OK ? "true" : "false");
+        return status == CBD_STATUS_TIMEOUT ? CBD_STATUS_OK : status;
+    }
+    if (strcmp(verb, "heard") != 0) {
+        heard.hold = strcmp(verb, "hold") == 0;
+        return CBD_STATUS_OK;
+    }
+    pthread_mutex_lock(&heard.mutex); /* since the last time */
+    say(" count=%d overlapped=%s", heard.count, heard.overlapped ? "true" : "false");
+    if (heard.count != 0) {
+        say(" severity=%u time=%" PRIu64 " text=", heard.severity, heard.time_ns);
+        say_quoted(heard.text, strlen(heard.text));
+    }
+    heard.count = 0;
+    pthread_mutex_unlock(&heard.mutex);
+    return CBD_STATUS_OK;
+}
+
+static cbd_status do_idle(struct command *c)
+{
+    (void)c;
+    return cbd_stage_close_if_idle(stage, &error);
+}
+
 static cbd_status do_reset(struct command *c)
 {
     (void)c;
+    heard.hold = 0;
+    cbd_log_remove(NULL);
     for (int i = 0; i < HANDLES_MAX; i++) {
         release(&handles[i]);
         handles[i].sort = FREE;
@@ -285,7 +343,7 @@ static cbd_status read_payload(const struct command *c, struct payload *p)
     size_t n = 0;
     do { /* one tensor, or several between ";" */
         cbd_tensor *t = &p->tensors[n++];
-        t->data = to + number(c, "offset");
+        t->data = to + number_of(c, "offset");
         to += unhex(data, to);
         if (shape != NULL && strncmp(shape, "-", 1) != 0)
             t->ndim = (int32_t)numbers(shape, shapes);
@@ -305,13 +363,13 @@ static cbd_status read_payload(const struct command *c, struct payload *p)
     }
     if (device != NULL)
         sscanf(device, "%" SCNu32 ":%" SCNu32, &t->device_type, &t->device_id);
-    p->options.ordinal = number(c, "ordinal");
-    p->options.semantic = (uint32_t)number(c, "semantic");
+    p->options.ordinal = number_of(c, "ordinal");
+    p->options.semantic = (uint32_t)number_of(c, "semantic");
     p->options.is_array = option(c, "array") != NULL;
     p->options.prim_mode = option(c, "insert") != NULL ? CBD_MODE_INSERT : CBD_MODE_UPSERT;
     p->options.row_ndim = read_row_shape(c, p->options.row_shape);
     if (option(c, "count") != NULL && strcmp(option(c, "count"), "all") != 0)
-        p->options.count = number(c, "count");
+        p->options.count = number_of(c, "count");
     if (option(c, "map") != NULL) {
         size_t n = numbers(option(c, "map"), list);
         for (size_t i = 0; i < n; i++)
@@ -436,7 +494,7 @@ static cbd_status do_batch(struct command *c)
         entries[n] = (cbd_write_entry){arg(&sections[n], 0), payloads[n].tensors, &payloads[n].options};
     }
     if (status == CBD_STATUS_OK)
-        status = cbd_write_attributes(stage, query, entries, n, number(c, "ordinal"), CBD_MODE_UPSERT, &op, &error);
+        status = cbd_write_attributes(stage, query, entries, n, number_of(c, "ordinal"), CBD_MODE_UPSERT, &op, &error);
     while (n > 0) {
         free(payloads[--n].data);
         free((char *)sections[n].verb);
@@ -467,7 +525,7 @@ static cbd_status do_seal(struct command *c)
     if (scope != NULL && strcmp(scope, "exclude") == 0)
         number_of_scope = CBD_SCOPE_EXCLUDE;
     cbd_op *op;
-    cbd_status status = cbd_advance_write_floor(stage, number(c, "ordinal"), number_of_scope, (const char *const *)c->args, c->arg_count, number(c, "stamp"), &op, &error);
+    cbd_status status = cbd_advance_write_floor(stage, number_of(c, "ordinal"), number_of_scope, (const char *const *)c->args, c->arg_count, number_of(c, "stamp"), &op, &error);
     return finish(c, status, op);
 }
 
@@ -477,24 +535,24 @@ static cbd_status do_delete(struct command *c)
     cbd_op *op;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    cbd_status status = cbd_delete_attributes(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, number(c, "ordinal"), &op, &error);
+    cbd_status status = cbd_delete_attributes(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, number_of(c, "ordinal"), &op, &error);
     return finish(c, status, op);
 }
 
 static cbd_status do_declare(struct command *c)
 {
-    cbd_schema schema = {.kind = option(c, "array") != NULL ? CBD_KIND_ARRAY : CBD_KIND_FIXED, .semantic = (uint32_t)number(c, "semantic")};
+    cbd_schema schema = {.kind = option(c, "array") != NULL ? CBD_KIND_ARRAY : CBD_KIND_FIXED, .semantic = (uint32_t)number_of(c, "semantic")};
     read_type(option(c, "type"), &schema.code, &schema.bits, &schema.lanes);
     schema.row_ndim = read_row_shape(c, schema.row_shape);
     cbd_op *op;
-    cbd_status status = cbd_declare(stage, arg(c, 0), &schema, (uint32_t)number(c, "retain"), 0, &op, &error);
+    cbd_status status = cbd_declare(stage, arg(c, 0), &schema, (uint32_t)number_of(c, "retain"), 0, &op, &error);
     return finish(c, status, op);
 }
 
 static cbd_status do_wait(struct command *c)
 {
     cbd_op *op = get(arg(c, 0), OP);
-    return op == NULL ? CBD_STATUS_COUNT : outcome(op, option(c, "timeout") != NULL ? number(c, "timeout") : LIMIT_NS);
+    return op == NULL ? CBD_STATUS_COUNT : outcome(op, option(c, "timeout") != NULL ? number_of(c, "timeout") : LIMIT_NS);
 }
 
 static cbd_status do_op(struct command *c)
@@ -525,7 +583,7 @@ static cbd_status do_epoch(struct command *c)
 static cbd_status do_follow(struct command *c)
 {
     uint64_t epoch;
-    cbd_status status = cbd_follow(stage, number(c, "after"), number(c, "timeout"), &epoch, &error);
+    cbd_status status = cbd_follow(stage, number_of(c, "after"), number_of(c, "timeout"), &epoch, &error);
     if (status == CBD_STATUS_OK)
         say(" epoch=%" PRIu64, epoch);
     return status;
@@ -541,6 +599,26 @@ static void say_array_shape(uint64_t i, uint64_t elements, const cbd_schema *sch
         say(",%u", schema->lanes);
 }
 
+static void hold_group(const char *name, enum sort sort, cbd_group *group)
+{
+    keep(name, sort, group);
+    say(" / kind=%s rows=%" PRIu64 " index=%" PRIu64 " attempt=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows,
+        group->index, group->attempt);
+    say_numbers(group->prims, group->rows);
+    say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
+    if (group->arrays == NULL)
+        say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
+    for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++)
+        say_array_shape(i, group->arrays[i].elements, &group->schema);
+    say(" data=");
+    if (group->arrays == NULL)
+        say_hex(group->data, group->rows * group->row_bytes);
+    for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++) {
+        say("%s", i == 0 ? "" : ";");
+        say_hex(group->arrays[i].data, group->arrays[i].elements * group->row_bytes);
+    }
+}
+
 static cbd_status do_map(struct command *c)
 {
     cbd_query *query = get(arg(c, 1), QUERY);
@@ -551,7 +629,7 @@ static cbd_status do_map(struct command *c)
         return CBD_STATUS_COUNT;
     static uint64_t sizes[LIST_MAX];
     const char *init = option(c, "init");
-    cbd_map_options o = {.ordinal = number(c, "ordinal"), .group_rows = number(c, "group_rows"), .semantic = (uint32_t)number(c, "semantic"),
+    cbd_map_options o = {.ordinal = number_of(c, "ordinal"), .group_rows = number_of(c, "group_rows"), .semantic = (uint32_t)number_of(c, "semantic"),
                          .prim_mode = option(c, "insert") != NULL ? CBD_MODE_INSERT : CBD_MODE_UPSERT, .is_array = option(c, "array") != NULL};
     if (init != NULL)
         o.init = strcmp(init, "zero") == 0 ? CBD_INIT_ZERO : strcmp(init, "current") == 0 ? CBD_INIT_CURRENT : CBD_INIT_NONE;
@@ -564,28 +642,95 @@ static cbd_status do_map(struct command *c)
     if ((status = cbd_map_attribute(stage, query, arg(c, 2), &o, &session, &error)) != CBD_STATUS_OK)
         return status;
     keep(arg(c, 0), SESSION, session);
-    for (int n = 0; (status = cbd_fetch_map_next(session, &group, &error)) == CBD_STATUS_OK; n++) {
+    if (option(c, "share") != NULL) /* others may claim its groups */
+        return CBD_STATUS_OK;
+    while ((status = cbd_fetch_map_next(session, &group, &error)) == CBD_STATUS_OK) {
         char name[64];
-        snprintf(name, sizeof name, "%s.%d", arg(c, 0), n);
-        keep(name, GROUP, group);
-        say(" / kind=%s rows=%" PRIu64 " prims=", group->arrays != NULL ? "array" : "fixed", group->rows);
-        say_numbers(group->prims, group->rows);
-        say(" type=%u:%u:%u shape=", group->schema.code, group->schema.bits, group->schema.lanes);
-        if (group->arrays == NULL)
-            say_numbers((const uint64_t *)group->shape, (size_t)group->ndim);
-        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++)
-            say_array_shape(i, group->arrays[i].elements, &group->schema);
-        say(" data=");
-        if (group->arrays == NULL)
-            say_hex(group->data, group->rows * group->row_bytes);
-        for (uint64_t i = 0; group->arrays != NULL && i < group->rows; i++) {
-            say("%s", i == 0 ? "" : ";");
-            say_hex(group->arrays[i].data, group->arrays[i].elements * group->row_bytes);
-        }
+        snprintf(name, sizeof name, "%s.%" PRIu64, arg(c, 0), group->index);
+        hold_group(name, GROUP, group);
     }
     if (status != CBD_STATUS_END || cbd_fetch_map_next(session, &group, &error) != CBD_STATUS_END)
         return fail("the session's groups do not end with END%s", "");
     return CBD_STATUS_OK;
+}
+
+/* Claims a session's next group, or gives none. */
+static cbd_status do_next(struct command *c)
+{
+    cbd_session *session = get(arg(c, 0), SESSION);
+    cbd_group *group;
+    char name[64];
+    if (session == NULL)
+        return CBD_STATUS_COUNT;
+    cbd_status status = cbd_fetch_map_next(session, &group, &error);
+    if (status == CBD_STATUS_END)
+        return CBD_STATUS_OK;
+    if (status != CBD_STATUS_OK)
+        return status;
+    snprintf(name, sizeof name, "%s.%" PRIu64, arg(c, 0), group->index);
+    hold_group(name, GROUP, group);
+    return CBD_STATUS_OK;
+}
+
+static uint64_t listed_session; /* whose groups were listed last */
+
+static cbd_status do_open(struct command *c)
+{
+    cbd_open_group list[256];
+    uint64_t numbers_of[3][256];
+    size_t count;
+    cbd_status status = cbd_list_groups(stage, arg(c, 0), list, 256, &count, &error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    for (size_t i = 0; i < count && i < 256; i++) {
+        listed_session = list[i].session;
+        numbers_of[0][i] = list[i].index;
+        numbers_of[1][i] = list[i].attempt;
+        numbers_of[2][i] = list[i].rows;
+    }
+    static const char *const keys[] = {"indexes", "attempts", "rows"};
+    say(" open=%zu", count);
+    for (size_t k = 0; k < 3; k++) {
+        say(" %s=", keys[k]);
+        say_numbers(numbers_of[k], count < 256 ? count : 256);
+    }
+    return CBD_STATUS_OK;
+}
+
+static cbd_status do_claim(struct command *c)
+{
+    cbd_group *group;
+    uint64_t index = option(c, "index") != NULL ? number_of(c, "index") : CBD_ANY_GROUP;
+    cbd_status status = cbd_claim_group(stage, listed_session, index, &group, &error);
+    if (status == CBD_STATUS_OK)
+        hold_group(arg(c, 0), CLAIM, group);
+    return status == CBD_STATUS_END ? CBD_STATUS_OK : status;
+}
+
+static cbd_status do_giveup(struct command *c)
+{
+    cbd_group *group = get(arg(c, 0), GROUP);
+    return group == NULL ? CBD_STATUS_COUNT : cbd_give_up_group(group, &error);
+}
+
+/* Each byte of a row is the place of its prim in the session's query. */
+static cbd_status fill_places(cbd_group *group, void *context, cbd_error *e)
+{
+    uint64_t *left = context;
+    (void)e;
+    for (uint64_t i = 0; i < group->rows; i++)
+        memset((uint8_t *)group->data + i * group->row_bytes, (int)(group->first_prim + i), group->row_bytes);
+    --*left;
+    return CBD_STATUS_OK;
+}
+
+static cbd_status do_work(struct command *c)
+{
+    uint64_t left = number_of(c, "n");
+    cbd_status status = CBD_STATUS_TIMEOUT;
+    while (left > 0 && status == CBD_STATUS_TIMEOUT)
+        status = cbd_work_on(stage, arg(c, 0), fill_places, &left, 0, &error);
+    return status == CBD_STATUS_TIMEOUT ? CBD_STATUS_OK : status;
 }
 
 static cbd_status do_fill(struct command *c)
@@ -595,14 +740,14 @@ static cbd_status do_fill(struct command *c)
     if (group == NULL)
         return CBD_STATUS_COUNT;
     uint8_t *to = group->data;
-    uint64_t room = group->rows * group->row_bytes, row = number(c, "row");
+    uint64_t room = group->rows * group->row_bytes, row = number_of(c, "row");
     if (group->arrays != NULL && row < group->rows) {
         to = group->arrays[row].data;
         room = group->arrays[row].elements * group->row_bytes;
     }
-    if (data == NULL || number(c, "at") + strlen(data) / 2 > room)
+    if (data == NULL || number_of(c, "at") + strlen(data) / 2 > room)
         return fail("the bytes do not fit into group %s", arg(c, 0));
-    unhex(data, to + number(c, "at"));
+    unhex(data, to + number_of(c, "at"));
     return CBD_STATUS_OK;
 }
 
@@ -611,7 +756,7 @@ static cbd_status do_unmap(struct command *c)
     struct handle *h = find(arg(c, 0));
     cbd_op *op = NULL;
     cbd_status status = CBD_STATUS_COUNT;
-    if (h != NULL && h->sort == GROUP)
+    if (h != NULL && (h->sort == GROUP || h->sort == CLAIM))
         status = cbd_unmap_group(h->it, 0, &op, &error);
     else if (get(arg(c, 0), SESSION) != NULL)
         status = cbd_unmap_attribute(h->it, 0, &op, &error);
@@ -677,8 +822,12 @@ static cbd_status groups(const struct command *c, cbd_read *read)
     say(" epoch=%" PRIu64, cbd_read_epoch(read));
     while (n < MOST && (status = cbd_fetch_read_next(read, &all[n], &error)) == CBD_STATUS_OK)
         n++;
-    if (n == MOST || status != CBD_STATUS_END)
+    if (n == MOST || status != CBD_STATUS_END) {
+        for (size_t i = 0; i < n; i++)
+            cbd_release_group(all[i]);
+        cbd_read_release(read);
         return status;
+    }
     say(" ended=%s", cbd_fetch_read_next(read, &more, &error) == CBD_STATUS_END ? "true" : "false"); /* END, twice */
     cbd_read_release(read);
     status = CBD_STATUS_OK;
@@ -702,7 +851,7 @@ static cbd_status do_read(struct command *c)
     cbd_read *read;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    cbd_range range = {option(c, "at") != NULL, option(c, "since") != NULL, number(c, "at"), number(c, "since")};
+    cbd_range range = {option(c, "at") != NULL, option(c, "since") != NULL, number_of(c, "at"), number_of(c, "since")};
     cbd_status status = cbd_read_range(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, &range, &read, &error);
     return status == CBD_STATUS_OK ? groups(c, read) : status;
 }
@@ -732,7 +881,7 @@ static cbd_status do_sread(struct command *c)
         return CBD_STATUS_COUNT;
     const cbd_cursor *since = NULL;
     for (size_t i = 0; option(c, "since") != NULL && i < cursor_count; i++)
-        if (cbd_cursor_epoch(cursors[i]) == number(c, "since"))
+        if (cbd_cursor_epoch(cursors[i]) == number_of(c, "since"))
             since = cursors[i];
     if (option(c, "since") != NULL && since == NULL)
         return fail("no snapshot was taken at epoch %s", option(c, "since"));
@@ -842,7 +991,7 @@ static cbd_status do_waits(struct command *c)
     cbd_op *op = get(arg(c, 0), OP);
     if (op == NULL)
         return CBD_STATUS_COUNT;
-    int ok = 0, n = (int)number(c, "threads");
+    int ok = 0, n = (int)number_of(c, "threads");
     for (int i = 0; i < n; i++)
         pthread_create(&threads[i], NULL, wait_on_thread, op);
     for (int i = 0; i < n; i++) {
@@ -928,10 +1077,10 @@ static void *use_on_thread(void *number_of_thread)
 static cbd_status do_threads(struct command *c)
 {
     pthread_t threads[8];
-    intptr_t n = (intptr_t)number(c, "threads"), wrong = 0;
+    intptr_t n = (intptr_t)number_of(c, "threads"), wrong = 0;
     common = get(arg(c, 0), QUERY);
     base_name = arg(c, 1);
-    rounds = (int)number(c, "rounds");
+    rounds = (int)number_of(c, "rounds");
     if (common == NULL)
         return CBD_STATUS_COUNT;
     for (intptr_t i = 0; i < n; i++)
@@ -955,7 +1104,7 @@ static cbd_status do_ticks(struct command *c)
     if (query == NULL)
         return CBD_STATUS_COUNT;
     int64_t rows = (int64_t)cbd_query_size(query);
-    for (uint64_t i = 1, n = number(c, "n"); i <= n && status == CBD_STATUS_OK; i++) {
+    for (uint64_t i = 1, n = number_of(c, "n"); i <= n && status == CBD_STATUS_OK; i++) {
         cbd_tensor t = {.data = values, .ndim = 1, .shape = &rows, .code = CBD_DTYPE_INT, .bits = 64, .lanes = 1};
         cbd_write_options o = cbd_write_options_default();
         cbd_op *op = NULL;
@@ -999,7 +1148,7 @@ static cbd_status do_chase(struct command *c)
     const cbd_read_group *group;
     cbd_status status;
     cbd_read *read;
-    int64_t seen = 0, n = (int64_t)number(c, "n"), deltas = option(c, "deltas") != NULL;
+    int64_t seen = 0, n = (int64_t)number_of(c, "n"), deltas = option(c, "deltas") != NULL;
     cbd_cursor *cursor = NULL;
     uint64_t epoch = 0, reads = 0;
     if (query == NULL)
@@ -1039,10 +1188,6 @@ static cbd_status do_frontier(struct command *c)
 }
 
 static cbd_status do_gpu(struct command *c) { (void)c; return no_call("no client moves device memory yet"); }
-static cbd_status do_log(struct command *c) { (void)c; return no_call("no client has a log callback yet"); }
-static cbd_status do_list(struct command *c) { (void)c; return no_call("no client has path lists of their own yet"); }
-static cbd_status do_refusals(struct command *c) { (void)c; return no_call("no client refuses to close with live handles yet"); }
-static cbd_status do_find(struct command *c) { (void)c; return no_call("the C client has no queries by filter yet"); }
 static cbd_status do_handles(struct command *c) { (void)c; return no_call("how many pins are in use is not shown"); }
 
 static const struct {
@@ -1055,10 +1200,11 @@ static const struct {
     {"publish", do_publish, 0}, {"seal", do_seal, 0}, {"declare", do_declare, 0}, {"wait", do_wait, 0}, {"op", do_op, 0},
     {"floor", do_floor, 0}, {"epoch", do_epoch, 0}, {"follow", do_follow, 0}, {"read", do_read, 0}, {"show", do_show, 0},
     {"latest", do_latest, 0}, {"snapshot", do_snapshot, 0}, {"sread", do_sread, 0}, {"sfloor", do_sfloor, 0}, {"map", do_map, 0},
-    {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
+    {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"next", do_next, 0}, {"open", do_open, 0}, {"claim", do_claim, 0}, {"giveup", do_giveup, 0}, {"work", do_work, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
     {"attributes", do_attributes, 0}, {"delete", do_delete, 0}, {"find", do_find, 0}, {"handles", do_handles, 0},
     {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
-    {"gpu", do_gpu, 0}, {"log", do_log, 0}, {"list", do_list, 0}, {"refusals", do_refusals, 0},
+    {"gpu", do_gpu, 0}, {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
+    {"slice", do_slice, 0}, {"querylist", do_querylist, 0}, {"join", do_join, 0}, {"split", do_split, 0}, {"await", do_await, 0}, {"log", do_log, 0}, {"idle", do_idle, 0},
 };
 
 static cbd_status run(struct command *c)

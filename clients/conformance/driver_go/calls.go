@@ -169,13 +169,9 @@ func (d *driver) follow(c command) (*answer, error) {
 func (d *driver) intern(c command) (*answer, error) {
 	ctx, cancel := limit()
 	defer cancel()
-	if c.arg(0) == "paths" { // a query interns its paths
-		q, err := d.stage.QueryFromPathList(ctx, c.args[1:])
-		if err != nil {
-			return nil, err
-		}
-		defer q.Release()
-		return (&answer{}).add("ids", join(q.Prims())), nil
+	if c.arg(0) == "paths" {
+		ids, err := d.stage.Paths(ctx, c.args[1:]...)
+		return (&answer{}).add("ids", join(ids)), err
 	}
 	ids, err := d.stage.Tokens(ctx, c.args[1:]...)
 	return (&answer{}).add("ids", join(ids)), err
@@ -251,35 +247,19 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 		return nil, err
 	}
 	d.handles[c.arg(0)] = m
-	a, n := (&answer{}), 0
+	a := &answer{}
+	if c.has("share") { // others may claim its groups
+		return a, nil
+	}
 	for g, err := range m.Groups() {
 		if err != nil {
 			return nil, err
 		}
-		kind, shape, data := "fixed", "", ""
-		var dtype callboard.DType
-		if g.IsArray() {
-			kind, dtype = "array", g.DType()
-			shape, data, err = raggedRows(g, g.Rows())
-		} else {
-			var array callboard.Tensor
-			array, err = g.Array()
-			dtype, shape, data = array.DType, join(array.Shape), hexOf(array.Data)
-		}
-		if err != nil {
+		if _, err := d.hold(a, c.arg(0)+"."+strconv.Itoa(g.Index()), g); err != nil {
 			return nil, err
 		}
-		d.handles[c.arg(0)+"."+strconv.Itoa(n)] = mapped{g, m}
-		n++
-		a.parts = append(a.parts, "/", "rows="+strconv.Itoa(g.Rows()), "prims="+join(g.Prims()), "kind="+kind, "shape="+shape, typeOf(dtype), "data="+data)
 	}
 	return a, nil
-}
-
-// mapped is a group with its session.
-type mapped struct {
-	group   *callboard.MapGroup
-	session *callboard.MapSession
 }
 
 func (d *driver) fill(c command) (*answer, error) {
@@ -287,14 +267,14 @@ func (d *driver) fill(c command) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.group.IsArray() {
+	if g.IsArray() {
 		return fillRow(g, c)
 	}
 	data, err := hex.DecodeString(c.opt["data"])
 	if err != nil {
 		return nil, err
 	}
-	bytes, err := g.group.Bytes()
+	bytes, err := g.Bytes()
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +286,7 @@ func (d *driver) fill(c command) (*answer, error) {
 
 func (d *driver) unmap(c command) (*answer, error) {
 	if g, err := get[mapped](d, c.arg(0)); err == nil {
-		op, err := g.session.UnmapGroup(g.group)
+		op, err := g.Unmap()
 		return d.finish(c, op, err)
 	}
 	m, err := get[*callboard.MapSession](d, c.arg(0))

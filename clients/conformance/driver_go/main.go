@@ -15,10 +15,12 @@ import (
 
 // driver is what one process holds between commands.
 type driver struct {
-	stage   *callboard.Stage
-	handles map[string]any
-	cursors map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
-	flooded []*callboard.Op
+	stage    *callboard.Stage
+	handles  map[string]any
+	cursors  map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
+	flooded  []*callboard.Op
+	sessions map[string]uint64 // by attribute: whose groups were listed last
+	heard    *heard
 }
 
 // answer is the rest of a line that begins with "ok".
@@ -83,8 +85,10 @@ func (d *driver) do(c command) (*answer, error) {
 		"publish": d.publish, "seal": d.seal, "declare": d.declare, "wait": d.wait, "op": d.op, "floor": d.floor,
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
-		"abort": d.abort, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
+		"abort": d.abort, "log": d.log, "idle": d.idle, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
+		"find": d.find, "await": d.await, "list": d.list, "listed": d.listed, "retain": d.retain, "unlist": d.unlist, "slice": d.slice,
+		"querylist": d.queryList, "join": d.joinTokens, "split": d.split,
 	}
 	switch do := verbs[c.verb]; {
 	case c.verb == "reset":
@@ -103,15 +107,12 @@ func (d *driver) do(c command) (*answer, error) {
 
 // lacking are calls that the Go client does not have.
 var lacking = map[string]string{
-	"find":     "the Go client has no queries by filter yet",
-	"gpu":      "no client moves device memory yet",
-	"log":      "no client has a log callback yet",
-	"list":     "no client has path lists of their own yet",
-	"refusals": "no client refuses to close with live handles yet",
+	"gpu": "no client moves device memory yet",
 }
 
 func (d *driver) reset() {
 	d.flooded = nil
+	d.stopLog()
 	for name, h := range d.handles {
 		release(h)
 		delete(d.handles, name)
@@ -149,6 +150,8 @@ func release(h any) {
 	switch h := h.(type) {
 	case interface{ Release() }:
 		h.Release()
+	case *callboard.PathList:
+		_ = h.Release()
 	case *callboard.MapSession:
 		h.Abort()
 	}

@@ -37,7 +37,7 @@ func fillRow(g mapped, c command) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := g.group.Tensor(int(c.number("row")))
+	t, err := g.Tensor(int(c.number("row")))
 	if err != nil {
 		return nil, err
 	}

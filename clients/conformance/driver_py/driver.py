@@ -14,6 +14,9 @@ from urllib.parse import unquote
 import callboard as cb
 import numpy as np
 from callboard import _abi
+from find import Finding
+from groups import Groups
+from log import Log
 
 LIMIT = 20.0  # seconds: a driver never hangs
 NAMES = dict(enumerate(_abi.STATUS_NAMES))
@@ -22,9 +25,6 @@ NAMES = dict(enumerate(_abi.STATUS_NAMES))
 # Calls that the Python client does not have.
 LACKING = {
     "gpu": "no client moves device memory yet",
-    "log": "no client has a log callback yet",
-    "list": "no client has path lists of their own yet",
-    "refusals": "no client refuses to close with live handles yet",
 }
 
 
@@ -127,11 +127,13 @@ def typed(t: cb.DType) -> str:
     return f"type={t.code}:{t.bits}:{t.lanes}"
 
 
-class Driver:
+class Driver(Finding, Groups):
     """What one process holds between commands."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stage: Any = None
+        self.log = Log()
         self.handles: dict[str, Any] = {}
         self.flooded: list[cb.Op] = []
         self.cursors: dict[int, cb.Cursor] = {}  # of the snapshots that the scenario took, by epoch
@@ -172,7 +174,15 @@ class Driver:
             raise Late from error
         return f"id={op.id} ordinal={op.ordinal} epoch={op.epoch} floor={op.floor} adopted={op.adopted}"
 
+    def do_log(self, c: Command) -> str:
+        return self.log.do(*c.args)
+
+    def do_idle(self, c: Command) -> str:
+        self.stage.close(if_idle=True)
+        return ""
+
     def do_reset(self, c: Command) -> str:
+        self.log.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             self.handles.clear()
@@ -198,17 +208,15 @@ class Driver:
         q = self.handles[c.args[0]] = self.stage.query_from_path_list(c.args[1:])
         return f"size={len(q)} prims={join(q.prims)}"
 
-    def do_find(self, c: Command) -> str:
-        filters = [cb.Has(w.removeprefix("has:")) for w in c.args[1:] if w.startswith("has:")]
-        filters += [cb.PathPrefix(w.removeprefix("prefix:")) for w in c.args[1:] if w.startswith("prefix:")]
-        if len(filters) != len(c.args) - 1:
-            raise Absent("there is no class for this filter yet")
-        q = self.handles[c.args[0]] = self.stage.query(*filters)
-        return f"size={len(q)} prims={join(q.prims)}"
-
     def do_drop(self, c: Command) -> str:
         handle = self.handles[c.args[0]]  # stays known: what is released must say so
-        handle.abort() if isinstance(handle, cb.MapSession) else handle.release()
+        match handle:
+            case cb.MapSession():
+                handle.abort()
+            case cb.Group():
+                handle.give_up()
+            case _:
+                handle.release()
         return ""
 
     def do_write(self, c: Command) -> str:
@@ -347,15 +355,10 @@ class Driver:
         if "group_rows" in c.opt:
             said["group_rows"] = c.number("group_rows")
         m = self.stage.map_attribute(self.handles[c.args[1]], c.args[2], ordinal=c.number("ordinal"), **said)
-        self.handles[c.args[0]], texts = m, []
-        for n, g in enumerate(m):
-            self.handles[f"{c.args[0]}.{n}"] = g
-            arrays = [np.asarray(g.array(i)) for i in range(g.rows if g.is_array else 1)]
-            shape, data = ";".join(join(a.shape) for a in arrays), ";".join(a.tobytes().hex() for a in arrays)
-            kind = "array" if g.is_array else "fixed"
-            prims = join(g.prims)
-            texts.append(f"/ kind={kind} rows={g.rows} prims={prims} shape={shape} {typed(g.dtype)} data={data}")
-        return " ".join(texts)
+        self.handles[c.args[0]] = m
+        if "share" in c.opt:  # others may claim its groups
+            return ""
+        return " ".join(self.hold_group(f"{c.args[0]}.{g.index}", g) for g in m)
 
     def do_fill(self, c: Command) -> str:
         data, at = bytes.fromhex(c.opt["data"]), c.number("at")

@@ -44,9 +44,14 @@ class Broker:
         (directory / "shm").mkdir(mode=0o700)
         self.environment = {**os.environ, "CALLBOARD_RUNTIME_DIR": str(self.runtime), "CALLBOARD_STAGE": self.name}
         self.log = directory / "log"
-        with open(self.log, "wb") as log:
+        self.command = [BINARY, "serve", "--stage", self.name, "--shm-dir", str(directory / "shm"), *options]
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, anew where it was killed, and returns when it serves."""
+        with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [BINARY, "serve", "--stage", self.name, "--shm-dir", str(directory / "shm"), *options],
+                self.command,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

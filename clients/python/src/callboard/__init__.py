@@ -31,6 +31,7 @@ from ._errors import (
     SessionEnded,
     Timeout,
 )
+from ._log import Severity, flush_log, install_log, remove_log
 from ._native import ABI_VERSION, Cursor, Group, MapSession, Op, Query, Read, ReadGroup, Snapshot, View
 from ._types import (
     ALL,
@@ -44,6 +45,7 @@ from ._types import (
     Kind,
     Less,
     LessEqual,
+    OpenGroup,
     PathIn,
     PathPrefix,
     PrimMode,
@@ -91,6 +93,7 @@ __all__ = [
     "NotFound",
     "NotSupported",
     "Op",
+    "OpenGroup",
     "OperationFailed",
     "OutOfMemory",
     "OutOfRange",
@@ -105,6 +108,7 @@ __all__ = [
     "Scope",
     "Semantic",
     "SessionEnded",
+    "Severity",
     "Snapshot",
     "Stage",
     "Strings",
@@ -114,5 +118,8 @@ __all__ = [
     "__version__",
     "connect",
     "dtype",
+    "flush_log",
+    "install_log",
+    "remove_log",
     "version",
 ]

@@ -133,6 +133,9 @@ ALL: Final = 0xFFFFFFFFFFFFFFFF
 SEGMENT_BROKER: Final = 1
 # SEGMENT_CLIENT: one client incarnation writes (its staging); others map it read-only.
 SEGMENT_CLIENT: Final = 2
+# SEGMENT_SHARED: staging of sessions of several groups; besides the owner who has
+# claimed a group writes there (rule M2). No version ever lies in one.
+SEGMENT_SHARED: Final = 3
 
 # States of a segment, in SegmentEntry.state.
 
@@ -256,18 +259,26 @@ OP_INTERN: Final = 5
 # Arguments: WriteArguments, WriteEntry[], then what the entries refer to.
 OP_WRITE: Final = 6
 # OP_MAP opens a map session on the query in Handle at Ordinal. Arguments: MapArguments.
-# Results: GroupDescriptor[]. Completion: Handle = session, Count = groups.
+# Results: the GroupDescriptor of a session of one group, which its owner has claimed;
+# nothing for a session of several. Completion: Handle = session, Count = groups.
 OP_MAP: Final = 7
-# OP_LIST_GROUPS lists unclaimed groups; Handle 0 for those of every session. Results:
-# GroupDescriptor[].
+# OP_LIST_GROUPS lists unclaimed groups of the session in Handle, or of every session
+# where it is 0, in the order of sessions and groups; the first Value of them are left
+# out, and those that do not fit the results. Arguments: none, or the attribute's name,
+# not terminated. Results: GroupDescriptor[] without blocks. Completion: Count = groups
+# described, Value = unclaimed groups that there are.
 OP_LIST_GROUPS: Final = 8
-# OP_CLAIM_GROUP claims group Value of session Handle. Results: GroupDescriptor.
+# OP_CLAIM_GROUP claims group Value of session Handle, or, where Value is ANY_GROUP, the
+# first that is unclaimed: END when there is none. Results: ClaimResults, then the
+# attribute's name. Completion: Value = the group (rule M2).
 OP_CLAIM_GROUP: Final = 9
-# OP_UNMAP_GROUP hands group Value of session Handle back. Arguments: none, or
-# UnmapArguments.
+# OP_UNMAP_GROUP hands group Value of session Handle back, which the caller has claimed.
+# Arguments: none, or UnmapArguments. With FLAG_ABORT it gives the group up, unfilled:
+# somebody else may claim it then.
 OP_UNMAP_GROUP: Final = 10
 # OP_UNMAP_ATTRIBUTE ends the session in Handle: commits what the caller holds, or
-# aborts with FLAG_ABORT.
+# aborts with FLAG_ABORT. It completes when every group was unmapped, by whomever; other
+# ops of the caller do not wait for that.
 OP_UNMAP_ATTRIBUTE: Final = 11
 # OP_SEAL advances the write floor to Ordinal; Value is a Scope. Arguments:
 # SealArguments, then a StringList for INCLUDE and EXCLUDE. Completion: Value = the
@@ -404,6 +415,12 @@ HANDOFF_DEFAULT: Final = 0
 HANDOFF_ADOPT: Final = 1
 # HANDOFF_COPY: the broker always copies.
 HANDOFF_COPY: Final = 2
+
+# ANY_GROUP, as Value of OP_CLAIM_GROUP, is whichever group is unclaimed.
+ANY_GROUP: Final = 0xFFFFFFFFFFFFFFFF
+
+# GROUPS_MAX is the most groups that a session may have.
+GROUPS_MAX: Final = 4096
 
 # NO_COLUMN is the index of no column.
 NO_COLUMN: Final = 0xFFFFFFFF
@@ -689,7 +706,7 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("owner_incarnation", 32, "Q", 1),
             # status is a status.
             ("status", 40, "I", 1),
-            # sort is SEGMENT_BROKER or SEGMENT_CLIENT.
+            # sort is SEGMENT_BROKER, SEGMENT_CLIENT or SEGMENT_SHARED.
             ("sort", 44, "I", 1),
             # writable is 1 when the descriptor is read-write.
             ("writable", 48, "I", 1),
@@ -1171,8 +1188,27 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("reserved", 100, "I", 1),
             # lease_bytes is the room that the block has; at least block.length_bytes.
             ("lease_bytes", 104, "Q", 1),
+            # prims_offset_bytes says where the group's prim_count path ids lie, uint64,
+            # counted from block.offset_bytes and within lease_bytes; 0 where only the
+            # session's owner fills groups.
+            ("prims_offset_bytes", 112, "Q", 1),
             # reserved_tail is 0.
-            ("reserved_tail", 112, "Q", 2),
+            ("reserved_tail", 120, "Q", 1),
+        ],
+    ),
+    # ClaimResults are what a claimant needs to fill its group. name_bytes bytes of the
+    # attribute's name follow.
+    "ClaimResults": (
+        208,
+        [
+            # group tells where the group lies.
+            ("group", 0, "GroupDescriptor", 1),
+            # schema is what its rows are.
+            ("schema", 128, "Schema", 1),
+            # name_bytes is the length of the name.
+            ("name_bytes", 200, "I", 1),
+            # group_count is the number of the session's groups.
+            ("group_count", 204, "I", 1),
         ],
     ),
     # RecordHeader is a recovery record's head (rule B2). Checksum is stored last and
@@ -1494,7 +1530,7 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("owner_incarnation", 16, "Q", 1),
             # state is one of the segment states.
             ("state", 24, "I", 1),
-            # sort is SEGMENT_BROKER or SEGMENT_CLIENT.
+            # sort is SEGMENT_BROKER, SEGMENT_CLIENT or SEGMENT_SHARED.
             ("sort", 28, "I", 1),
         ],
     ),

@@ -104,9 +104,11 @@ class AccessDenied(OperationFailed):
 
 
 class BrokerRestarted(OperationFailed):
-    """The broker restarted before this was sealed: submit it again."""
+    """The broker restarted before this was sealed: submit it again. Where `sealed_maybe` is true it may have been
+    sealed all the same, since its ordinal is at or below the write floor: read to see."""
 
     code = _abi.STATUS_BROKER_RESTARTED
+    sealed_maybe: bool = False
 
 
 class IncompatibleVersion(OperationFailed):

@@ -22,7 +22,9 @@ class _References:
 
 
 _lock = threading.RLock()  # a finalizer may run within any of these
-_known: WeakKeyDictionary[_native.Stage, dict[int, _References]] = WeakKeyDictionary()  # by stage: not by who looks at it
+_known: WeakKeyDictionary[_native.Stage, dict[int, _References]] = (
+    WeakKeyDictionary()
+)  # by stage: not by who looks at it
 
 
 class PathList(int):
@@ -133,5 +135,7 @@ def release(stage: _native.Stage, number: int) -> None:
     with _lock:
         references = _known.get(stage, {}).get(number)
         if references is None:
-            raise NotFound(f"list {number} is unknown: it was never made on this stage, or its last reference was released")
+            raise NotFound(
+                f"list {number} is unknown: it was never made on this stage, or its last reference was released"
+            )
         _give_back(stage, number, references, own=references.added == 0)

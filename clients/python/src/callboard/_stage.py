@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _lists, _native
+from ._errors import InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
 from ._lists import PathList
-from ._types import Filter, PrimMode, Write
+from ._types import Filter, OpenGroup, PrimMode, Write
+
+_LIST_SECONDS = 0.02  # between two lists of groups that find nothing
 
 
 class Strings:
@@ -58,8 +63,10 @@ class Strings:
         _lists.release(self._stage, number)
 
     def from_tokens(self, tokens: Iterable[int | str]) -> int:
-        """The id of the path whose components are these tokens, by id or by text; of none, the root. Waits for the broker."""
-        return self._stage._path_from_tokens([self._stage._intern(False, t) if isinstance(t, str) else t for t in tokens])
+        """The id of the path whose components are these tokens, by id or text; of none, the root. Asks the broker."""
+        return self._stage._path_from_tokens(
+            [self._stage._intern(False, t) if isinstance(t, str) else t for t in tokens]
+        )
 
     def to_tokens(self, path: int | str) -> Any:
         """The ids of a path's components, an array of uint64: empty for the root. Waits for the broker."""
@@ -140,6 +147,81 @@ class Stage(_native.Stage):
             entries.append((name, w.array, w.semantic, w.is_array, w.row_shape, w.count, w.index_map, w.mask, w.dtype))
         return self._write_attributes(query, entries, ordinal, prim_mode)
 
+    def list_groups(self, attribute: str | None = None) -> list[OpenGroup]:
+        """The groups of an attribute's map sessions (None: of all) that nobody has claimed. Waits for the broker."""
+        return [OpenGroup(*group) for group in self._list_groups(attribute)]
+
+    def claim_group(self, session: int, index: int | None = None) -> _native.Group | None:
+        """Claims a group that list_groups named to fill it; the first claim wins. None: any group of the session.
+
+        End it with group.unmap(), or group.give_up(); one that is dropped is given up, with a ResourceWarning. Returns
+        None when no group of the session is left. Raises InvalidHandle when somebody else was faster or the session is
+        over, AccessDenied.
+        """
+        return self._claim_group(session, index)
+
+    def work_on(
+        self,
+        attribute: str,
+        fn: Callable[[_native.Group], Any],
+        *,
+        stop: threading.Event | None = None,
+        idle: float | None = None,
+    ) -> int:
+        """Fills groups of an attribute's map sessions, whoever opened them, and returns how many.
+
+        Claims one group after the other, calls fn(group), which fills group.array(0) for the prims group.prims, and
+        hands the group back. Any number of processes may do so: each group is one worker's, and that of a worker that
+        died comes again, as the next attempt. An exception of fn gives the group back, for somebody else, and is raised
+        here. What becomes of a session meanwhile (it was aborted, or a seal passed it) is its owner's to know: the work
+        goes on with others.
+
+        Goes on until stop is set or no group has come for `idle` seconds; None: for ever. Groups are found by listing
+        them every 20 ms: no NATS is needed. Raises SessionEnded when the broker is gone.
+        """
+        filled = 0
+        last = time.monotonic()
+        while stop is None or not stop.is_set():
+            before = filled
+            for session in dict.fromkeys(group.session for group in self.list_groups(attribute)):
+                while (stop is None or not stop.is_set()) and self._work(session, fn):
+                    filled += 1
+            now = time.monotonic()
+            if filled > before:
+                last = now
+                continue
+            if idle is not None and now - last >= idle:
+                break
+            pause = _LIST_SECONDS if idle is None else min(_LIST_SECONDS, max(0.0, last + idle - now))
+            if stop is None:
+                time.sleep(pause)
+            else:
+                stop.wait(pause)
+        return filled
+
+    def _work(self, session: int, fn: Callable[[_native.Group], Any]) -> bool:
+        """Claims a group and fills it. False: there is none, or no room for it now."""
+        try:
+            group = self._claim_group(session, None)
+        except (InvalidHandle, QueueFull, OutOfMemory):
+            return False
+        if group is None:
+            return False
+        try:
+            fn(group)
+        except BaseException:
+            group.give_up()
+            raise
+        try:
+            group.unmap().wait()
+        except (SessionEnded, KeyboardInterrupt):
+            raise
+        except (QueueFull, OutOfMemory):
+            return False
+        except OperationFailed:
+            pass  # fn has handed it back, or the session was aborted or sealed
+        return True
+
     def watch(self, *names: str, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
         """Yields a Snapshot whenever one of the attributes was sealed, or anything where none is named.
 
@@ -179,6 +261,7 @@ def connect(
     pin_count: int = 0,
     argument_bytes: int = 0,
     result_bytes: int = 0,
+    reattach_timeout: float | None = 10.0,
 ) -> Stage:
     """Attaches to a running stage.
 
@@ -193,12 +276,16 @@ def connect(
     pin_count: groups, views of different reads and snapshots that may be held at a time, up to 65536 (4096).
     argument_bytes, result_bytes: room for what ops send and get, up to 64 MiB (1 MiB each).
 
-    When the broker is gone, stopped or killed, `alive` turns False as soon as it is noticed, and waits, submissions
-    and the first look at memory that is not mapped yet raise SessionEnded with the reason. What was sealed stays
-    readable in place, through views, groups and snapshots that are held and by new reads, as far as it is mapped:
-    the memory belongs to no process. It is the state at the broker's end. A broker that is started anew does not take
-    it over in this version: connect again. An orderly stop removes the memory from the machine, so that only what is
-    mapped stays.
+    A broker that is killed and started anew, or replaced, takes this session up again: the next one is looked for up to
+    reattach_timeout seconds (0: not at all; None: for ever). Meanwhile and afterwards views, snapshots and new reads
+    show what was sealed, and waits for an epoch go on. What was not sealed is gone: ops on their way, submissions of
+    that time and map sessions raise BrokerRestarted, and so does, once, the first write or seal after work that was
+    accepted and never sealed. Do the work again. Queries stay usable.
+
+    When the broker is gone for good, stopped or not started anew in time, `alive` turns False as soon as it is noticed,
+    and waits, submissions and the first look at memory that is not mapped yet raise SessionEnded with the reason. What
+    was sealed stays readable in place, as far as it is mapped: the memory belongs to no process. It is the state at the
+    broker's end. An orderly stop removes the memory from the machine, so that only what is mapped stays.
 
     Raises NotFound (listing the places looked at, or naming the stage that is served there instead), ValueError for
     sizes out of range, IncompatibleVersion, AccessDenied, LimitReached, Timeout.
@@ -216,4 +303,5 @@ def connect(
         pin_count=pin_count,
         argument_bytes=argument_bytes,
         result_bytes=result_bytes,
+        reattach_timeout=reattach_timeout,
     )

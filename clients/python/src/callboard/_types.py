@@ -238,6 +238,17 @@ class Write:
         self.dtype = dtype
 
 
+class OpenGroup(NamedTuple):
+    """A group of somebody's map session that waits to be claimed: see Stage.list_groups."""
+
+    session: int
+    index: int
+    ordinal: int
+    first_prim: int
+    rows: int
+    attempt: int
+
+
 # The reserved attribute of the prims' own path ids: it can be read and filtered by.
 PATH = "@path"
 

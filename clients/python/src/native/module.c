@@ -54,6 +54,7 @@ PyObject *raise_format(cbd_status status, const char *format, ...)
 void warn_dropped(PyObject *self, const char *what)
 {
     PyObject *type, *value, *traceback;
+    cbd_log_dropped(what);
     PyErr_Fetch(&type, &value, &traceback);
     if (PyErr_ResourceWarning(self, 1, "%s; it was garbage-collected and is given back now", what) < 0)
         PyErr_WriteUnraisable(self);
@@ -157,6 +158,9 @@ static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, "Hands over the classes that are written in Python."},
+    {"log_install", log_install, METH_VARARGS, "See callboard.install_log."},
+    {"log_flush", log_flush, METH_O, "See callboard.flush_log."},
+    {"log_remove", log_remove, METH_NOARGS, "See callboard.remove_log."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,6 +10,7 @@
  *     write.c    Stage: writing, publishing, sealing, declaring
  *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
+ *     log.c      the log callback
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
  * and no wait is longer than TURN_NS before signals are looked at. What a consumer of
@@ -38,6 +39,7 @@ struct native {
     PyObject *dtype_type; /* callboard.DType, a tuple (code, bits, lanes) */
     PyObject *dtype;      /* callboard.dtype */
     PyObject *semantics;  /* the members of callboard.Semantic, by number */
+    PyObject *severity;   /* callboard.Severity, once a log callback was installed; borrowed, it lives as long as the module */
 };
 extern struct native native;
 
@@ -244,6 +246,8 @@ int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result);
 
 /* Takes the session. unmap_flags: what leaving the block adds; root: the row of the prim "/" alone. */
 PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32_t unmap_flags, bool root);
+/* A Group that was claimed of somebody's session; takes the group's session. */
+PyObject *claimed_group_new(Stage *stage, cbd_group *group);
 PyObject *read_new(cbd_read *read);                   /* takes the read */
 /* Takes the group. managed: its last reference may go without a release and without a warning. */
 PyObject *read_group_new(const cbd_read_group *group, bool managed);
@@ -258,5 +262,10 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t
 
 /* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
 extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
+
+/* log.c: functions of the module. */
+PyObject *log_install(PyObject *module, PyObject *args);
+PyObject *log_flush(PyObject *module, PyObject *timeout);
+PyObject *log_remove(PyObject *module, PyObject *unused);
 
 #endif

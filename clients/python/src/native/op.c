@@ -8,6 +8,17 @@ static void give_back(void *op)
     cbd_op_release(op);
 }
 
+/* Says so in the exception that is set. */
+static void note_sealed_maybe(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (value == NULL || PyObject_SetAttrString(value, "sealed_maybe", Py_True) < 0)
+        PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+}
+
 int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result)
 {
     cbd_op_result local;
@@ -37,6 +48,8 @@ int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result)
                      (unsigned long long)cbd_op_lowest_pending(op));
     else
         raise_error(status, &error);
+    if (status == CBD_STATUS_BROKER_RESTARTED && result->status == status && (result->flags & CBD_COMPLETION_SEALED_MAYBE))
+        note_sealed_maybe();
     return -1;
 }
 
@@ -156,6 +169,8 @@ static PyGetSetDef op_getset[] = {
     NUMBER("ordinal", ordinal, "The ordinal that it ended up with; None while it is pending."),
     NUMBER("epoch", epoch, "The epoch that a seal published, else the current one; None while it is pending."),
     NUMBER("floor", value, "Of a seal: the write floor; None while it is pending."),
+    FLAG("sealed_maybe", CBD_COMPLETION_SEALED_MAYBE,
+         "Of an op that ended with BrokerRestarted: its ordinal is at or below the floor, and it may have been sealed."),
     FLAG("adopted", CBD_COMPLETION_ADOPTED, "Of an unmap: the block became the version, nothing was copied."),
     FLAG("adopt_refused", CBD_COMPLETION_ADOPT_REFUSED, "Of an unmap: it was copied because views of it are alive."),
     {NULL, NULL, NULL, NULL, NULL},

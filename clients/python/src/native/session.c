@@ -5,6 +5,7 @@
  * then the broker copies the block and does not adopt it (rule M1). */
 #include "native.h"
 
+#include <string.h>
 #include <structmember.h>
 
 typedef struct {
@@ -15,6 +16,8 @@ typedef struct {
     uint32_t unmap_flags;
     bool root;             /* one row, of the prim "/": `array` has no axis of rows */
     bool ended;            /* committed, aborted or given up */
+    bool claimed;          /* one group of another client's session, which has no MapSession for the user */
+    bool fetching;         /* a thread claims a group, without the GIL */
     struct staging **groups;
     size_t count, room, next; /* next: that iteration hands out */
     PyObject *op;          /* of the final unmap */
@@ -43,7 +46,7 @@ PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32
     self->name = Py_NewRef(name);
     self->unmap_flags = unmap_flags;
     self->root = root;
-    self->ended = false;
+    self->ended = self->claimed = self->fetching = false;
     self->groups = NULL;
     self->count = self->room = self->next = 0;
     self->op = NULL;
@@ -64,7 +67,8 @@ static void session_finalize(PyObject *self)
     bool dropped = !session->ended && !session->stage->closed && !cbd_stage_is_foreign(session->stage->stage);
     end(session);
     if (dropped)
-        warn_dropped(self, "a map session was neither unmapped nor aborted, nothing of it is published");
+        warn_dropped(self, session->claimed ? "a claimed group was neither unmapped nor given up; somebody else may claim it now"
+                                            : "a map session was neither unmapped nor aborted, nothing of it is published");
 }
 
 static void session_dealloc(PyObject *self)
@@ -84,6 +88,10 @@ static void session_dealloc(PyObject *self)
 
 static int check_open(MapSession *session)
 {
+    if (session->fetching) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread is about to claim a group of this map session");
+        return -1;
+    }
     if (!session->ended)
         return 0;
     raise_format(CBD_STATUS_INVALID_HANDLE, "this map session of '%.200s' has ended", PyUnicode_AsUTF8(session->name));
@@ -108,7 +116,12 @@ static struct staging *group_at(MapSession *session, size_t index)
             session->groups = groups;
             session->room = room;
         }
-        cbd_status status = cbd_fetch_map_next(session->hold->session, &group, &error);
+        cbd_status status;
+        session->fetching = true; /* of a session of several groups, each is claimed */
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_fetch_map_next(session->hold->session, &group, &error);
+        Py_END_ALLOW_THREADS
+        session->fetching = false;
         if (status == CBD_STATUS_END)
             return NULL;
         if (status != CBD_STATUS_OK) {
@@ -129,9 +142,7 @@ static PyObject *session_next(PyObject *self)
 {
     MapSession *session = (MapSession *)self;
     struct staging *staging = group_at(session, session->next);
-    if (staging == NULL)
-        return NULL;
-    Group *group = PyObject_New(Group, &Group_Type);
+    Group *group = staging == NULL ? NULL : PyObject_New(Group, &Group_Type);
     if (group == NULL)
         return NULL;
     session->next++;
@@ -140,6 +151,34 @@ static PyObject *session_next(PyObject *self)
     group->staging = staging;
     group->prims = NULL;
     return (PyObject *)group;
+}
+
+PyObject *claimed_group_new(Stage *stage, cbd_group *group)
+{
+    PyObject *name = PyUnicode_DecodeUTF8(group->attribute, (Py_ssize_t)strlen(group->attribute), "replace");
+    MapSession *session = NULL;
+    if (name != NULL)
+        session = (MapSession *)session_new(stage, group->session, name, 0, false);
+    else
+        cbd_session_release(group->session);
+    Py_XDECREF(name);
+    if (session == NULL)
+        return NULL;
+    session->claimed = true;
+    struct staging **groups = PyMem_New(struct staging *, 1), *staging = groups == NULL ? NULL : staging_new(session->hold, group);
+    session->groups = groups;
+    PyObject *object = NULL;
+    if (staging == NULL) {
+        PyErr_NoMemory();
+    } else {
+        groups[0] = staging;
+        session->count = session->room = 1;
+        object = session_next((PyObject *)session);
+    }
+    if (object == NULL)
+        end(session);
+    Py_DECREF(session);
+    return object;
 }
 
 static PyObject *session_fetch(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -183,7 +222,9 @@ static PyObject *session_unmap(PyObject *self, PyObject *args, PyObject *keyword
 
 static PyObject *session_abort(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    end((MapSession *)self);
+    MapSession *session = (MapSession *)self;
+    session->ended = true;
+    cbd_abort(session->hold->session, NULL); /* also where the final unmap waits for other clients */
     Py_RETURN_NONE;
 }
 
@@ -206,7 +247,8 @@ static PyObject *session_end(PyObject *self, PyObject *args)
         PyObject *waited = op == NULL ? NULL : PyObject_CallMethod(op, "wait", NULL);
         if (waited == NULL) {
             PyErr_Fetch(&type, &value, &traceback);
-            end(session);
+            session->ended = true;
+            cbd_abort(session->hold->session, NULL);
             PyErr_Restore(type, value, traceback);
             return NULL;
         }
@@ -236,6 +278,11 @@ static View *group_view(MapSession *session, struct staging *staging, Py_ssize_t
 /* The first group, for sessions that have one. */
 static struct staging *only_group(MapSession *session)
 {
+    if (cbd_session_group_count(session->hold->session) > 1) {
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "this map session of '%.200s' has several groups, each with memory of its own: iterate over it",
+                     PyUnicode_AsUTF8(session->name));
+        return NULL;
+    }
     struct staging *staging = group_at(session, 0);
     if (staging == NULL && !PyErr_Occurred())
         raise_format(CBD_STATUS_NOT_FOUND, "this map session has no group");
@@ -267,6 +314,11 @@ static PyObject *session_op(PyObject *self, void *Py_UNUSED(closure))
     return Py_NewRef(op == NULL ? Py_None : op);
 }
 
+static PyObject *session_group_count(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(cbd_session_group_count(((MapSession *)self)->hold->session));
+}
+
 static PyObject *session_ended(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyBool_FromLong(((MapSession *)self)->ended);
@@ -278,6 +330,7 @@ static PyGetSetDef session_getset[] = {
      "stage.map, row_shape alone. A new object each time: one that is kept past the end makes the broker copy.", NULL},
     {"view", session_view, NULL, "The same memory as a callboard.View, for DLPack.", NULL},
     {"op", session_op, NULL, "The Op of the final unmap, with its ordinal and epoch; None before.", NULL},
+    {"group_count", session_group_count, NULL, "How many groups the session has, whoever fills them.", NULL},
     {"ended", session_ended, NULL, "True after unmap_attribute, abort, or the end of the block.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -288,12 +341,15 @@ static PyMemberDef session_members[] = {
 };
 
 static PyMethodDef session_methods[] = {
-    {"fetch_map_next", session_fetch, METH_NOARGS, "fetch_map_next()\n--\n\nThe next Group, or None."},
+    {"fetch_map_next", session_fetch, METH_NOARGS,
+     "fetch_map_next()\n--\n\nThe next Group, or None. Of a session of several groups (group_rows) it claims one that nobody has."},
     {"unmap_attribute", (PyCFunction)(void (*)(void))session_unmap, METH_VARARGS | METH_KEYWORDS,
      "unmap_attribute(*, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
      "Op.\ncopy: the broker copies, although it could take the block over. seal: seals the ordinal in the same step.\n"
+     "The Op of a session of several groups is done when every group was unmapped, by whomever.\n"
      "Raises InvalidHandle when the session has ended, FloorViolation."},
-    {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible."},
+    {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible. One of several "
+     "groups can be\naborted while its final unmap still waits for other clients."},
     {"__enter__", session_begin, METH_NOARGS, NULL},
     {"__exit__", session_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -380,7 +436,24 @@ static PyObject *group_unmap(PyObject *self, PyObject *args, PyObject *keywords)
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
     group->staging->unmapped = true;
+    if (group->session->claimed)
+        group->session->ended = true;
     return op_new(group->session->stage, op);
+}
+
+static PyObject *group_give_up(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    Group *group = (Group *)self;
+    if (group->staging->unmapped || group->session->ended)
+        Py_RETURN_NONE;
+    cbd_error error;
+    cbd_status status = cbd_give_up_group(group->staging->group, &error);
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    group->staging->unmapped = true;
+    if (group->session->claimed)
+        group->session->ended = true;
+    Py_RETURN_NONE;
 }
 
 static PyObject *group_prims(PyObject *self, void *Py_UNUSED(closure))
@@ -449,6 +522,7 @@ static PyGetSetDef group_getset[] = {
     {"is_array", group_is_array, NULL, "True for the array kind: array(i) is row i, of as many elements as element_sizes said.", NULL},
     NUMBER("rows", rows, "The number of rows."),
     NUMBER("index", index, "Which group of the session this is."),
+    NUMBER("attempt", attempt, "How often the group was claimed: 1, or more when a claimant died or gave it up."),
     NUMBER("first_prim", first_prim, "Row 0 is this prim of the query, row 1 the next."),
     NUMBER("ordinal", ordinal, "The session's ordinal; 0: taken at the end."),
     {NULL, NULL, NULL, NULL, NULL},
@@ -461,7 +535,12 @@ static PyMethodDef group_methods[] = {
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
      "dlpack(i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes."},
     {"unmap", (PyCFunction)(void (*)(void))group_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap(*, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time."},
+     "unmap(*, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
+     "group that was claimed the Op fails with InvalidHandle when the session was aborted meanwhile, and with FloorViolation\n"
+     "when a seal passed its ordinal."},
+    {"give_up", group_give_up, METH_NOARGS,
+     "give_up()\n--\n\nGives a group of a session of several back unfilled, for somebody else to claim. Does nothing to one that\n"
+     "was handed back. Raises InvalidHandle where the session has one group only: abort that."},
     {NULL, NULL, 0, NULL},
 };
 

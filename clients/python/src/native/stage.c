@@ -32,11 +32,13 @@ static int convert_area(PyObject *from, const char *argument, uint32_t *to)
 static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"name",       "client_name", "guard",     "read_only",      "timeout",
-                            "sq_entries", "cq_entries",  "pin_count", "argument_bytes", "result_bytes", NULL};
+                            "sq_entries", "cq_entries",  "pin_count", "argument_bytes", "result_bytes",
+                            "reattach_timeout", NULL};
     PyObject *name = Py_None, *client_name = Py_None, *guard = Py_None, *timeout = Py_None, *sizes[5] = {NULL};
+    PyObject *reattach = NULL;
     int read_only = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OOpOOOOOO:Stage", names, &name, &client_name, &guard, &read_only,
-                                     &timeout, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &sizes[4]))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$OOpOOOOOOO:Stage", names, &name, &client_name, &guard, &read_only,
+                                     &timeout, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &sizes[4], &reattach))
         return NULL;
     cbd_connect_options options = {.language = CBD_LANGUAGE_PYTHON, .read_only = (uint32_t)read_only};
     const char *text = NULL;
@@ -55,6 +57,14 @@ static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     options.guard = (uint32_t)guarded;
     if (timeout == Py_None)
         options.timeout_ns = 0;
+    if (reattach != NULL) {
+        if (convert_timeout(reattach, &options.reattach_ns) < 0)
+            return NULL;
+        if (options.reattach_ns == 0)
+            options.reattach_ns = CBD_REATTACH_NEVER;
+        else if (options.reattach_ns == UINT64_MAX)
+            options.reattach_ns = UINT64_MAX - 1; /* for ever */
+    }
 
     Stage *self = (Stage *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -95,9 +105,21 @@ static void stage_dealloc(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *stage_close(PyObject *self, PyObject *Py_UNUSED(unused))
+static PyObject *stage_close(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    close_stage((Stage *)self);
+    static char *names[] = {"if_idle", NULL};
+    Stage *stage = (Stage *)self;
+    int if_idle = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$p:close", names, &if_idle))
+        return NULL;
+    if (if_idle && !stage->closed) {
+        cbd_error error;
+        cbd_status status = cbd_stage_close_if_idle(stage->stage, &error); /* with the GIL, as close_stage */
+        if (status != CBD_STATUS_OK)
+            return raise_error(status, &error);
+        stage->closed = true;
+    }
+    close_stage(stage);
     Py_RETURN_NONE;
 }
 
@@ -108,7 +130,8 @@ static PyObject *stage_begin(PyObject *self, PyObject *Py_UNUSED(unused))
 
 static PyObject *stage_end(PyObject *self, PyObject *Py_UNUSED(args))
 {
-    return stage_close(self, NULL);
+    close_stage((Stage *)self);
+    Py_RETURN_NONE;
 }
 
 /* ---- what it tells ------------------------------------------------------------------- */
@@ -298,6 +321,59 @@ static PyObject *stage_query_from_path_list(PyObject *self, PyObject *args, PyOb
     return status == CBD_STATUS_OK ? query_new((Stage *)self, query) : raise_error(status, &error);
 }
 
+static PyObject *stage_list_groups(PyObject *self, PyObject *attribute)
+{
+    cbd_stage *stage = ((Stage *)self)->stage;
+    const char *text = NULL;
+    if (attribute != Py_None && (text = convert_text(attribute, "attribute")) == NULL)
+        return NULL;
+    cbd_open_group *groups = NULL;
+    size_t room = 0, count = 64;
+    cbd_error error;
+    cbd_status status = CBD_STATUS_OK;
+    while (status == CBD_STATUS_OK && count > room) { /* more may have come since they were counted */
+        cbd_open_group *more = PyMem_Resize(groups, cbd_open_group, count);
+        if (more == NULL) {
+            PyMem_Free(groups);
+            return PyErr_NoMemory();
+        }
+        groups = more;
+        room = count;
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_list_groups(stage, text, groups, room, &count, &error);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *list = status == CBD_STATUS_OK ? PyList_New((Py_ssize_t)count) : raise_error(status, &error);
+    for (size_t i = 0; list != NULL && i < count; i++) {
+        const cbd_open_group *g = &groups[i];
+        PyObject *item = Py_BuildValue("(KKKKKI)", g->session, g->index, g->ordinal, g->first_prim, g->rows, g->attempt);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+    }
+    PyMem_Free(groups);
+    return list;
+}
+
+static PyObject *stage_claim_group(PyObject *self, PyObject *args)
+{
+    PyObject *session, *index;
+    uint64_t handle, place = CBD_ANY_GROUP;
+    if (!PyArg_ParseTuple(args, "OO:claim_group", &session, &index) || convert_u64(session, "session", &handle) < 0 ||
+        (index != Py_None && convert_u64(index, "index", &place) < 0))
+        return NULL;
+    cbd_group *group;
+    cbd_error error;
+    cbd_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_claim_group(((Stage *)self)->stage, handle, place, &group, &error);
+    Py_END_ALLOW_THREADS
+    if (status == CBD_STATUS_END)
+        Py_RETURN_NONE;
+    return status == CBD_STATUS_OK ? claimed_group_new((Stage *)self, group) : raise_error(status, &error);
+}
+
 /* ---- the type ----------------------------------------------------------------------------- */
 
 static PyObject *stage_epoch(PyObject *self, void *Py_UNUSED(closure))
@@ -319,14 +395,17 @@ static PyGetSetDef stage_getset[] = {
     {"epoch", stage_epoch, NULL, "The newest epoch; 0: nothing was sealed, or the stage is closed.", NULL},
     {"closed", stage_closed, NULL, "True after close().", NULL},
     {"alive", stage_alive, NULL,
-     "True while the session runs, as far as is known without asking. False once the broker was stopped or killed:\n"
-     "waits and what needs the broker then raise SessionEnded, and what was sealed can be read on; see connect.", NULL},
+     "True while the session runs, as far as is known without asking. False once the broker was stopped, or was\n"
+     "killed and not started anew in time: waits and what needs the broker then raise SessionEnded, and what was sealed\n"
+     "can be read on; see connect.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef stage_methods[] = {
-    {"close", stage_close, METH_NOARGS,
-     "close()\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views stay valid."},
+    {"close", (PyCFunction)(void (*)(void))stage_close, METH_VARARGS | METH_KEYWORDS,
+     "close(*, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
+     "stay valid.\nif_idle: refuses with OperationFailed while anything of the stage is in use, and lists it: map sessions,\n"
+     "queries, ops, reads, snapshots, views. The stage then stays open, and close can be called again."},
     {"__enter__", stage_begin, METH_NOARGS, NULL},
     {"__exit__", stage_end, METH_VARARGS, NULL},
     {"info", stage_info, METH_NOARGS, "info()\n--\n\nWhat the stage tells about itself and this client, a dict."},
@@ -337,11 +416,13 @@ static PyMethodDef stage_methods[] = {
     {"follow", (PyCFunction)(void (*)(void))stage_follow, METH_VARARGS | METH_KEYWORDS,
      "follow(after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
      "timeout: seconds; None: for ever; 0: looks once. Raises Timeout, and SessionEnded when the broker was\n"
-     "stopped or killed, or close() was called."},
+     "stopped, or was killed and not started anew in time, or close() was called."},
     {"query_from_path_list", (PyCFunction)(void (*)(void))stage_query_from_path_list, METH_VARARGS | METH_KEYWORDS,
      "query_from_path_list(paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
      "starts with '/', and its names are not empty. Waits for the broker. Raises InvalidArgument, which names the path and\n"
      "its place in the list."},
+    {"_list_groups", stage_list_groups, METH_O, NULL},
+    {"_claim_group", stage_claim_group, METH_VARARGS, NULL},
     {"_resolve", stage_resolve, METH_O, NULL},
     {"_intern", stage_intern, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-// Package recovery is an exhaustive small-scope model of how a broker that was killed is followed by another: rules B2,
+// Package model is an exhaustive small-scope model of how a broker that was killed is followed by another: rules B2,
 // V3 and V6, and the flaws that they exclude.
 //
 // # What it is
@@ -28,10 +28,10 @@
 //
 // # When a peer dies or lies
 //
-// The broker dies as often as the bounds say; a reader's death is the business of package model.
+// The broker dies as often as the bounds say; a reader's death is the business of snapshot/model.
 //
 // # Not here
 //
-// Store buffers (package model searches with them: what a broker has stored is in memory when the kernel ends it),
+// Store buffers (snapshot/model searches with them: what a broker has stored is in memory when the kernel ends it),
 // layouts and rings of deletes (undone as slots are), strings and tables (never undone), damaged memory.
-package recovery
+package model

@@ -1,4 +1,4 @@
-package recovery
+package model
 
 import "callboard/modelcheck"
 
@@ -54,7 +54,7 @@ type Model struct{ Config }
 // New checks the bounds; bounds that do not fit are a mistake in a test, and panic.
 func New(c Config) Model {
 	if c.Attrs < 1 || c.Attrs > maxAttrs || c.MaxEpoch < 2 || c.MaxEpoch > maxEpoch || c.Kills < 0 || c.Kills > 3 || c.Without >= ruleCount {
-		panic("recovery: bounds that the model has no room for: " + c.String())
+		panic("model: bounds that the model has no room for: " + c.String())
 	}
 	return Model{c}
 }

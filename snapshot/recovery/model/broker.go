@@ -1,4 +1,4 @@
-package recovery
+package model
 
 import "callboard/modelcheck"
 
@@ -242,7 +242,7 @@ func (b *broker) living(a uint8) uint8 {
 			return uint8(i)
 		}
 	}
-	panic("recovery: the books have no living version")
+	panic("model: the books have no living version")
 }
 
 // freeBlock is the first block that the books do not know, or slots.

@@ -1,4 +1,4 @@
-package recovery
+package model
 
 import "callboard/modelcheck"
 

@@ -1,0 +1,43 @@
+/* What a map session is, for map.c (the owner's side) and claim.c (groups of sessions
+ * of several, claimed one by one). */
+#ifndef CBDI_MAP_H
+#define CBDI_MAP_H
+
+#include "client.h"
+
+struct map_group {
+    cbd_group view; /* first */
+    struct segment *segment;
+    uint64_t offset_bytes, lease_bytes;
+    bool unmapped;
+    cbd_staged_array *arrays; /* view.arrays */
+};
+
+/* An open map session; or, with `claimed`, one group of somebody else's, under the same handle. */
+struct cbd_session {
+    cbd_stage *stage;
+    cbd_query *query; /* NULL: claimed */
+    uint64_t *prims;  /* of a claimed group; else NULL, they are the query's */
+    uint64_t handle, life; /* life: of the broker that opened it */
+    bool next_ordinal, claimed;
+    uint64_t group_count;
+    bool split; /* several groups, which are claimed as they are fetched */
+    cbd_schema schema;
+    uint64_t row_bytes;
+    _Atomic uint32_t over;    /* committed or aborted */
+    _Atomic uint32_t waiting; /* unmapped as a whole, and other clients may still fill groups */
+    size_t count, room, next;
+    struct map_group **groups; /* those that are this client's */
+    struct deferred *last;     /* submitted when the session ends without an op of the caller's */
+    uint64_t *sizes;           /* array kind: elements of each prim's row */
+    char name[];
+};
+
+/* A session without groups; NULL: no memory. */
+cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *name, size_t length);
+/* Makes one more group from the broker's descriptor, which is checked first; with cache_lock held. */
+cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error);
+/* Claims one more group of an own session; END when there is none left. */
+cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);
+
+#endif

@@ -1,0 +1,83 @@
+package integration
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	callboard "callboard/clients/go"
+)
+
+// The broker is killed twenty times under producers and followers in C and in Python. They
+// live: a follower never hears of it and sees whole ticks, none of them twice in the wrong
+// order; a producer hears BROKER_RESTARTED, and what it heard to be sealed is there at the
+// end, as it was. Design D9, rules B1, I3.
+func TestTwentyKillsUnderProducersAndFollowersOfEveryLanguage(t *testing.T) {
+	const kills = 20
+	s := startStage(t)
+	clients := map[string][2]*process{}
+	for _, language := range languages {
+		command := program(t, language, "restart")
+		start := func(role string) *process {
+			p := spawnAs(t, language+" "+role, nil, s.Env(), func(c *exec.Cmd) {
+				c.Path, c.Args = command[0], append(append([]string{}, command...), role, "restart/"+language)
+			})
+			p.expect("ready")
+			return p
+		}
+		clients[language] = [2]*process{start("produce"), start("follow")}
+	}
+	for range kills {
+		time.Sleep(100 * time.Millisecond)
+		s.Kill9()
+		s.Restart()
+	}
+	s.connect(t)
+	time.Sleep(500 * time.Millisecond)
+	reader := s.Dial("reader")
+	paths := make([]string, 64)
+	for i := range paths {
+		paths[i] = fmt.Sprintf("/row/%d", i)
+	}
+	rows, err := reader.QueryFromPathList(within(t, soon), paths)
+	require.NoError(t, err)
+	defer rows.Release()
+	for _, language := range languages {
+		var made struct{ Ticks, Restarted, Maybe int64 }
+		var seen struct{ Reads, Last int64 }
+		producer, follower := clients[language][0], clients[language][1]
+		_ = producer.in.Close()
+		producer.hear(soon, &made)
+		_ = follower.in.Close()
+		follower.hear(soon, &seen)
+		producer.done()
+		follower.done()
+		t.Logf("%s: %d ticks, %d times BROKER_RESTARTED, %d of them maybe sealed; %d reads, the last of tick %d",
+			language, made.Ticks, made.Restarted, made.Maybe, seen.Reads, seen.Last)
+		require.Greater(t, made.Ticks, int64(kills))
+		require.Greater(t, made.Restarted, int64(0))
+		require.Greater(t, seen.Reads, int64(kills))
+		require.LessOrEqual(t, seen.Last, made.Ticks)
+		for _, name := range []string{"restart/" + language, "restart/" + language + "/map"} {
+			floor, err := reader.WriteFloor(name)
+			require.NoError(t, err)
+			require.EqualValues(t, made.Ticks, floor)
+			read, err := reader.ReadAttributes(t.Context(), rows, []string{name}, callboard.ReadOptions{})
+			require.NoError(t, err)
+			groups := 0
+			for group, err := range read.Groups() {
+				require.NoError(t, err)
+				values, err := callboard.Values[int64](group)
+				require.NoError(t, err)
+				require.Equal(t, slices.Repeat([]int64{made.Ticks}, len(paths)), values)
+				group.Release()
+				groups++
+			}
+			require.Equal(t, 1, groups)
+		}
+	}
+}
