@@ -132,12 +132,12 @@ func (c *column) changedRows(now, behind, all uint64) (rows uint64) {
 // the rows that have changed since, from src, which is that version: all rows of
 // rowBytes. The log does not change while a seal of the column is on its way.
 func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
+	if fault.On(fault.DirtyRangeLost) {
+		return
+	}
 	rows := c.changedRows(now, behind, all)
 	if alone := max(rowBytes, cacheLine); rows == all || rows*alone > all*rowBytes { // all of them are no more to move
 		copy(dst, src[:all*rowBytes])
-		return
-	}
-	if fault.On(fault.DirtyRangeLost) {
 		return
 	}
 	single := c.due.of(c, now, behind, all)

@@ -22,8 +22,8 @@ type WorkOptions struct {
 //
 // An error of fill gives the group back, for somebody else, and is returned. So is the
 // error of the session with the broker, and ctx's own when it ends. What becomes of a
-// session meanwhile (it was aborted, or a seal passed it) is its owner's to know: the work
-// goes on with others.
+// session meanwhile (it was aborted, a seal passed it, the broker was restarted) is its
+// owner's to know: the work goes on with others.
 func (s *Stage) WorkOn(ctx context.Context, attribute string, o WorkOptions, fill func(*MapGroup) error) error {
 	if o.Every <= 0 {
 		o.Every = 20 * time.Millisecond
@@ -82,7 +82,7 @@ func (s *Stage) workThrough(ctx context.Context, attribute string, fill func(*Ma
 func (s *Stage) work(ctx context.Context, session uint64, index int, fill func(*MapGroup) error) (bool, error) {
 	g, err := s.ClaimGroup(ctx, session, index)
 	if err != nil {
-		if errors.Is(err, ErrEnd) || errors.Is(err, ErrInvalidHandle) || noRoom(err) {
+		if errors.Is(err, ErrEnd) || errors.Is(err, ErrInvalidHandle) || errors.Is(err, ErrBrokerRestarted) || noRoom(err) {
 			return false, nil
 		}
 		return false, ended(ctx, err)

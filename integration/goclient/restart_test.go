@@ -356,6 +356,51 @@ func TestManyGoroutinesThroughManyBrokers(t *testing.T) {
 	work.Wait()
 }
 
+// M2, B1: a session of several groups ends with its broker, for its owner and for those who
+// had claimed of it; a worker goes on with the next one, which has memory of its own.
+func TestWorkersGoOnAfterARestart(t *testing.T) {
+	b := harness.Start(t)
+	owner, worker := b.Dial("owner"), b.Dial("worker")
+	q := query(t, owner, "/a", "/b", "/c", "/d")
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	claimed, proceed := make(chan struct{}, 8), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- worker.WorkOn(ctx, "x", callboard.WorkOptions{}, func(g *callboard.MapGroup) error {
+			rows, err := callboard.Rows[float64](g)
+			if err != nil {
+				return err
+			}
+			claimed <- struct{}{}
+			<-proceed
+			for i := range rows {
+				rows[i] = float64(g.First() + i)
+			}
+			return nil
+		})
+	}()
+	open := func() *callboard.MapSession {
+		m, err := owner.MapAttribute(background, q, "x", callboard.MapOptions{Ordinal: 1, DType: callboard.DType{Code: 2, Bits: 64, Lanes: 1}, GroupRows: 2})
+		require.NoError(t, err)
+		return m
+	}
+	m := open()
+	<-claimed
+	b.Kill9()
+	b.Restart()
+	settled(t, owner)
+	_, err := m.UnmapAttribute()
+	require.ErrorIs(t, err, callboard.ErrBrokerRestarted)
+	m = open()
+	close(proceed) // only now the worker writes into what it had claimed of the broker that is gone
+	require.NoError(t, m.Commit(background))
+	seal(t, owner, 1)
+	require.Equal(t, []float64{0, 1, 2, 3}, read[float64](t, owner, q, "x"))
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
 // A client that did not notice a restart, or two, is none the worse for it: it held
 // nothing unsealed. One that cannot notice, since it is stopped, neither (rule I3: its
 // channel counts as live).
