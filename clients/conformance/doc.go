@@ -14,6 +14,9 @@
 //	                       ▼      ═ lines ═▶ driver_py  ─▶ clients/python ─▶ ┘
 //	               docs/conformance.md
 //
+// Random histories (TestMetamorphic) are played by all languages under several configurations and by an oracle, a slow and
+// obvious store; all must show the same bytes.
+//
 // # Invariants
 //
 //	F1 A cell of the table comes from scenarios or named tests that ran, each with an assertion; what did not run is
