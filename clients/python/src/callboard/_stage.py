@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _lists, _native
-from ._errors import InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
+from ._errors import BrokerRestarted, InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
 from ._lists import PathList
 from ._types import Filter, OpenGroup, PrimMode, Write
 
@@ -174,7 +174,7 @@ class Stage(_native.Stage):
         hands the group back. Any number of processes may do so: each group is one worker's, and that of a worker that
         died comes again, as the next attempt. An exception of fn gives the group back, for somebody else, and is raised
         here. What becomes of a session meanwhile (it was aborted, or a seal passed it) is its owner's to know: the work
-        goes on with others.
+        goes on with others, after a restart of the broker too.
 
         Goes on until stop is set or no group has come for `idle` seconds; None: for ever. Groups are found by listing
         them every 20 ms: no NATS is needed. Raises SessionEnded when the broker is gone.
@@ -183,7 +183,7 @@ class Stage(_native.Stage):
         last = time.monotonic()
         while stop is None or not stop.is_set():
             before = filled
-            for session in dict.fromkeys(group.session for group in self.list_groups(attribute)):
+            for session in self._open_sessions(attribute):
                 while (stop is None or not stop.is_set()) and self._work(session, fn):
                     filled += 1
             now = time.monotonic()
@@ -199,12 +199,19 @@ class Stage(_native.Stage):
                 stop.wait(pause)
         return filled
 
+    def _open_sessions(self, attribute: str) -> list[int]:
+        """The sessions that have groups to claim."""
+        try:
+            return list(dict.fromkeys(group.session for group in self.list_groups(attribute)))
+        except BrokerRestarted:
+            return []  # the next list waits for the next broker
+
     def _work(self, session: int, fn: Callable[[_native.Group], Any]) -> bool:
         """Claims a group and fills it. False: there is none, or no room for it now."""
         try:
             group = self._claim_group(session, None)
-        except (InvalidHandle, QueueFull, OutOfMemory):
-            return False
+        except (InvalidHandle, QueueFull, OutOfMemory, BrokerRestarted):
+            return False  # the list waits for the next broker
         if group is None:
             return False
         try:
@@ -219,7 +226,7 @@ class Stage(_native.Stage):
         except (QueueFull, OutOfMemory):
             return False
         except OperationFailed:
-            pass  # fn has handed it back, or the session was aborted or sealed
+            group.give_up()  # where it is still held; else fn has handed it back, or the session was aborted or sealed
         return True
 
     def watch(self, *names: str, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
