@@ -41,7 +41,7 @@ type surveyAttribute struct {
 
 type surveyColumn struct {
 	rowBytes uint64
-	array    bool // rows are RowRefs
+	array    bool                 // rows are RowRefs
 	layout   []protocol.LayoutRow // of the version's rows
 	data     []byte
 	pending  []surveyCapture

@@ -275,7 +275,11 @@ def test_a_bad_path_is_named_with_its_place(stage: cb.Stage, path: str, why: str
 
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
-    [(b"/c", TypeError, "string( or a token)?, not bytes"), ("/c\0", ValueError, "zero"), ("/c\ud800", ValueError, "surrogate")],
+    [
+        (b"/c", TypeError, "string( or a token)?, not bytes"),
+        ("/c\0", ValueError, "zero"),
+        ("/c\ud800", ValueError, "surrogate"),
+    ],
 )
 def test_what_is_no_text_is_named_with_its_place(
     stage: cb.Stage, query: cb.Query, wrong: object, error: type[Exception], text: str
