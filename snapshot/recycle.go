@@ -140,9 +140,10 @@ func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
 		copy(dst, src[:all*rowBytes])
 		return
 	}
-	single := c.due.of(c, now, behind, all)
-	if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), single, single); err != nil {
-		panic("snapshot: copying rows of the log: " + err.Error())
+	if single := c.due.of(c, now, behind, all); len(single) > 0 { // lists of none would mean all rows
+		if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), single, single); err != nil {
+			panic("snapshot: copying rows of the log: " + err.Error())
+		}
 	}
 	for q := now - behind + 1; q <= now; q++ {
 		for _, run := range c.log[q%logVersions].spans {
