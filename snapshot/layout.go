@@ -149,15 +149,18 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 }
 
 // place appends a row for every prim of a capture to rows, new ones for prims that
-// have none (behaviour 92). whole: they are all rows that there are, in order; then
+// have none (behaviour 92). places are the prims that they are of, nil where they are
+// those of the capture in order. whole: they are all rows that there are, in order; then
 // rows is as it was. covers: they are all rows, in some order.
-func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bool) {
+func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, covers bool) {
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
 		if known, dense, missing := k.query.lookUp(p.from); missing == 0 {
 			if dense && k.from == nil {
-				return rows, true, false
+				return rows, nil, true, false
 			}
-			return append(rows, known...), false, dense || k.query.cacheSpan == len(p.from.prims)
+			covers = dense || k.query.cacheSpan == len(p.from.prims)
+			known, places = k.query.inOrder()
+			return append(rows, known...), places, false, covers
 		}
 	}
 	first := len(rows)
@@ -174,9 +177,9 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bo
 		rows = append(rows, row)
 	}
 	if dense && uint64(len(k.prims)) == p.total {
-		return rows[:first], true, false
+		return rows[:first], nil, true, false
 	}
-	return rows, false, false
+	return rows, nil, false, false
 }
 
 // remove ends the rows of a capture's prims and tells whether there were any; prims that
