@@ -153,8 +153,11 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 // those of the capture in order. whole: they are all rows that there are, in order; then
 // rows is as it was. covers: they are all rows, in some order.
 func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, covers bool) {
+	missing := len(k.prims) // at most
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
-		if known, dense, missing := k.query.lookUp(p.from); missing == 0 {
+		var known []uint32
+		var dense bool
+		if known, dense, missing = k.query.lookUp(p.from); missing == 0 {
 			if dense && k.from == nil {
 				return rows, nil, true, false
 			}
@@ -162,6 +165,9 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, c
 			known, places = k.query.inOrder()
 			return append(rows, known...), places, false, covers
 		}
+	}
+	if len(p.fresh) == 0 && missing > freshKept {
+		p.fresh = make(map[uint64]uint32, missing) // to grow it would double its cost
 	}
 	first := len(rows)
 	dense := k.from == nil
@@ -264,8 +270,13 @@ func (p *rowPlan) commit(s *Store, c *column) {
 		return
 	}
 	if l == nil || l.users > 1 || p.compact {
-		own := &layout{id: s.lastLayout + 1, users: 1, key: hashStart, rows: make(map[uint64]uint32, p.total)}
+		own := &layout{id: s.lastLayout + 1, users: 1, key: hashStart}
 		s.lastLayout++
+		if l == nil && len(p.deaths) == 0 {
+			own.rows, p.fresh = p.fresh, nil
+		} else {
+			own.rows = make(map[uint64]uint32, p.total)
+		}
 		switch {
 		case l == nil:
 		case p.compact:
