@@ -78,6 +78,10 @@ func (f *fold) planFold() {
 			continue
 		}
 		f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
+		if len(f.captures) == 1 && f.plan.take(k) {
+			f.steps, f.whole, f.first, f.publish = append(f.steps, placed{}), 0, 1, true
+			continue
+		}
 		first := len(f.rows)
 		var places []uint32
 		var whole, covers bool

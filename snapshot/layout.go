@@ -31,6 +31,9 @@ const layoutRowsMin = 8
 // freshKept is how large a plan's map may be to be used again.
 const freshKept = 64
 
+// rowMapBytes is about what a row map has to be written for each prim.
+const rowMapBytes = 24
+
 // absent is the row of a prim that has none.
 const absent = math.MaxUint32
 
@@ -186,6 +189,29 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, c
 		return rows[:first], nil, true, false
 	}
 	return rows, nil, false, false
+}
+
+// firstRows gives each prim the row of its place; nil where one comes twice.
+func firstRows(prims []uint64) map[uint64]uint32 {
+	rows := make(map[uint64]uint32, len(prims))
+	for i, prim := range prims {
+		rows[prim] = uint32(i)
+	}
+	if len(rows) < len(prims) {
+		return nil
+	}
+	return rows
+}
+
+// take is place for a column's first capture, if nothing else is planned and its rows were
+// made beforehand: a million prims cost the loop nothing then. The map becomes the
+// layout's, so the plan must not change it.
+func (p *rowPlan) take(k *capture) bool {
+	if p.from != nil || k.rows == nil || k.from != nil || len(k.prims) <= freshKept {
+		return false
+	}
+	p.fresh, p.added, p.total = k.rows, append(p.added, k.prims...), uint64(len(k.prims))
+	return true
 }
 
 // remove ends the rows of a capture's prims and tells whether there were any; prims that

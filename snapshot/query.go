@@ -55,6 +55,14 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 	if q.cacheOf == l && q.cacheAge == l.changes && (!q.cacheDense || len(l.prims) == len(q.prims)) {
 		return q.cacheRows, q.cacheDense, 0
 	}
+	if l.dead == 0 && slices.Equal(q.prims, l.prims) { // as after a first write
+		rows = q.emptyMap()
+		for i := range rows {
+			rows[i] = uint32(i)
+		}
+		q.remember(l, true)
+		return rows, true, 0
+	}
 	rows, dense = q.emptyMap(), len(q.prims) == len(l.prims)
 	for i, prim := range q.prims {
 		if row, ok := l.rows[prim]; ok {
@@ -65,13 +73,18 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 		dense = dense && rows[i] == uint32(i)
 	}
 	if missing == 0 {
-		q.cacheUsed, q.sortedRows, q.sortedPlaces = false, nil, nil
-		q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
-		if !dense && len(rows) >= len(l.prims) && coverAll(rows, len(l.prims)) {
-			q.cacheSpan = len(l.prims)
-		}
+		q.remember(l, dense)
 	}
 	return rows, dense, missing
+}
+
+// remember keeps the row map, which is of all prims.
+func (q *Query) remember(l *layout, dense bool) {
+	q.cacheUsed, q.sortedRows, q.sortedPlaces = false, nil, nil
+	q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
+	if !dense && len(q.cacheRows) >= len(l.prims) && coverAll(q.cacheRows, len(l.prims)) {
+		q.cacheSpan = len(l.prims)
+	}
 }
 
 // inOrder gives the rows that lookUp found for all prims, as they lie in memory, and the
