@@ -114,7 +114,7 @@ var shared = []any{
 	protocol.HelloRequest{}, protocol.HelloReply{}, protocol.SegmentRequest{}, protocol.SegmentReply{}, protocol.ErrorReply{},
 	protocol.TakeoverRequest{}, protocol.TakeoverReply{}, protocol.DeviceRequest{}, protocol.DeviceReply{},
 	protocol.ChannelHeader{}, protocol.ChannelControl{}, protocol.PinSlot{}, protocol.SubmissionEntry{}, protocol.CompletionEntry{},
-	protocol.StringList{}, protocol.Schema{}, protocol.WriteArguments{}, protocol.Selection{}, protocol.WriteEntry{},
+	protocol.StringList{}, protocol.FilterArguments{}, protocol.FilterPredicate{}, protocol.Schema{}, protocol.WriteArguments{}, protocol.Selection{}, protocol.WriteEntry{},
 	protocol.MapArguments{}, protocol.UnmapArguments{}, protocol.SealArguments{}, protocol.DeclareArguments{},
 	protocol.GroupDescriptor{}, protocol.ClaimResults{}, protocol.RecordHeader{}, protocol.DirectoryHeader{}, protocol.AttributeEntry{},
 	protocol.VersionSlot{}, protocol.SlotPage{}, protocol.LayoutHeader{}, protocol.LayoutRow{}, protocol.RowRef{},

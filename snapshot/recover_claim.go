@@ -255,6 +255,9 @@ func (f *found) serve(s *Store, clients map[uint64]*Arena) {
 			clients[seg.Owner] = a
 		}
 	}
+	if a == s.broker && len(f.pieces) > 0 && !slices.ContainsFunc(f.pieces, func(b *Block) bool { return b.Ref.LengthBytes > smallBytes }) {
+		a = s.smallArena()
+	}
 	for _, b := range f.pieces {
 		if f.sorts[b].directory() {
 			a = s.meta

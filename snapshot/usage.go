@@ -27,7 +27,7 @@ func (s *Store) Usage() MemoryUse {
 			}
 		}
 	}
-	for _, c := range s.columns[1:] {
+	for _, c := range s.columns[min(1, len(s.columns)):] { // even the first may be in the making
 		for i := len(c.versions) - 1; i >= 0; i-- {
 			to := &u.PinnedBytes
 			switch age := len(c.versions) - 1 - i; {
@@ -83,9 +83,13 @@ func (s *Store) data(size uint64) (*Block, error) {
 	if size > smallBytes {
 		return s.memory.Alloc(s.broker, size)
 	}
+	return s.memory.Alloc(s.smallArena(), size)
+}
+
+func (s *Store) smallArena() *Arena {
 	if s.small == nil {
 		s.small = s.memory.NewArena(s.broker.Sort, s.broker.Owner, s.broker.Label, false)
 		s.small.beside = s.broker
 	}
-	return s.memory.Alloc(s.small, size)
+	return s.small
 }

@@ -101,6 +101,7 @@ var told = map[string]string{
 	"bin/callboard watch --count 1": `(?m)^.*\b(commit|client)\b`, // a tick, or that the reader before has left
 	"bin/callboard info":            `(?s)STAGE.*default.*CLIENTS.*quick start test`,
 	"bin/callboard gc":              `(?m)memory.*in use`,
+	"bin/callboard doctor":          `(?m)^ok +broker`,
 }
 
 func (p *place) commandLine(t *testing.T, block string) {
