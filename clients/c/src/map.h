@@ -11,10 +11,12 @@ struct map_group {
     uint64_t offset_bytes, lease_bytes;
     bool unmapped;
     cbd_staged_array *arrays; /* view.arrays */
+    _Atomic uint32_t lent;    /* exports that are alive: somebody may still look, or write */
 };
 
 /* An open map session; or, with `claimed`, one group of somebody else's, under the same handle. */
 struct cbd_session {
+    _Atomic uint32_t refs; /* the handle's, and one for every export of a group */
     cbd_stage *stage;
     cbd_query *query; /* NULL: claimed */
     uint64_t *prims;  /* of a claimed group; else NULL, they are the query's */
@@ -37,6 +39,9 @@ struct cbd_session {
 cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *name, size_t length);
 /* Makes one more group from the broker's descriptor, which is checked first; with cache_lock held. */
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error);
+/* An export of the group begins and ends: it keeps the session's memory, and the unmap copies. Any thread ends it. */
+void cbdi_group_lend(struct map_group *group);
+void cbdi_group_unlend(struct map_group *group);
 /* Claims one more group of an own session; END when there is none left. */
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);
 
