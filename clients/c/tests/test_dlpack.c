@@ -64,7 +64,7 @@ static void a_tensor_is_lent_as_it_is(void)
     CHECK_STATUS(cbd_dlpack_export_versioned(&t, 0, NULL, NULL, &v, &error), CBD_STATUS_OK);
     CHECK(v->flags == 0 && v->dl_tensor.strides[0] == 1 && v->dl_tensor.strides[1] == 2);
     v->deleter(v);
-    t = floats(data, 3, one, odd); /* but row-major ones where nobody uses them (G3) */
+    t = floats(data, 3, one, odd); /* but row-major ones where nobody uses them (field report G4) */
     CHECK_STATUS(cbd_dlpack_export_versioned(&t, 0, NULL, NULL, &v, &error), CBD_STATUS_OK);
     CHECK(v->dl_tensor.strides[0] == 2 && v->dl_tensor.strides[1] == 1 && v->dl_tensor.strides[2] == 1);
     v->deleter(v);
@@ -159,7 +159,7 @@ static void a_tensor_comes_in_without_a_copy(void)
     v.dl_tensor.byte_offset = 8;
     CHECK_STATUS(cbd_dlpack_import_versioned(&v, &t, &error), CBD_STATUS_OK);
     CHECK(t.data == data + 2 && t.ndim == 3 && t.shape == shape && t.strides == NULL && t.code == CBD_DTYPE_FLOAT && t.bits == 32);
-    v.dl_tensor.strides = NULL; /* before DLPack 1.2 (G1) */
+    v.dl_tensor.strides = NULL; /* before DLPack 1.2 (field report G1) */
     v.dl_tensor.device = (DLDevice){kDLCUDAHost, 1};
     CHECK_STATUS(cbd_dlpack_import_versioned(&v, &t, &error), CBD_STATUS_OK);
     CHECK(t.strides == NULL && t.device_type == CBD_DEVICE_CUDA_HOST);
@@ -210,6 +210,13 @@ static void a_copy_gathers_any_strides(void)
     CHECK(*(const float *)t->data == 4 && t->ndim == 0);
     cbd_tensor_free(t);
     cbd_tensor_free(NULL);
+    char bytes[25]; /* at no float's address (field report G8) */
+    memcpy(bytes + 1, data, sizeof data);
+    m.dl_tensor = produced((const float *)(const void *)bytes, 2, shape, transposed).dl_tensor;
+    m.dl_tensor.byte_offset = 1;
+    CHECK_STATUS(cbd_dlpack_import_copy(&m, &t, &error), CBD_STATUS_OK);
+    CHECK(((const float *)t->data)[1] == 2 && ((const float *)t->data)[5] == 5);
+    cbd_tensor_free(t);
 }
 
 static void what_cannot_come_in_is_refused_by_its_numbers(void)
@@ -383,7 +390,7 @@ static void an_export_of_a_read_owns_a_pin(void)
     CHECK_STATUS(cbd_dlpack_export_read_versioned(NULL, 0, 0, &(DLManagedTensorVersioned *){NULL}, &error), CBD_STATUS_INVALID_ARGUMENT);
     cbd_release_group(group);
     cbd_stage_close(s.stage);
-    CHECK(fake_pins_held(s.f) == 1 && fake_channel_locked(s.f)); /* behaviour 290: the exports keep it */
+    CHECK(fake_pins_held(s.f) == 1 && fake_channel_locked(s.f)); /* behaviour 290, field report E2: the exports keep it */
     CHECK(memcmp(v->dl_tensor.data, rows, sizeof rows) == 0);
     second->deleter(second);
     CHECK(fake_pins_held(s.f) == 1 && memcmp(v->dl_tensor.data, rows, sizeof rows) == 0);
@@ -536,7 +543,7 @@ static void give(struct bin *bin, int round, DLManagedTensorVersioned *v)
         v->deleter(v);
 }
 
-/* 10 000 rounds of export, use and drop, of each sort, on threads that know nothing of Callboard. */
+/* 10 000 rounds of export, use and drop, on threads that know nothing of Callboard, also after the close (field report G15). */
 static void deleters_run_on_any_thread(void)
 {
     struct scene s = begin();
