@@ -86,6 +86,12 @@ func down(err error) bool {
 	return errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, io.EOF)
 }
 
+// hungUp tells whether a server was reached and ended the connection without a word.
+func hungUp(err error) bool {
+	var network *net.OpError
+	return errors.Is(err, io.EOF) || errors.As(err, &network) && (network.Op == "read" || network.Op == "write")
+}
+
 // splitURL takes user and password, or a token, out of a server list, so that they are not printed with the address.
 func splitURL(list string) (string, Credential, error) {
 	var plain []string

@@ -151,7 +151,12 @@ func (s *Server) connectExternal(options Options, log *quietLog) error {
 		s.info.Observer.InboxPrefix = ObserverInbox
 	}
 	// It is asked once before: who is refused now will be refused later. What keeps trying would not tell.
-	if probe, err := dial(url, full, nats.Name("callboard broker "+s.info.Stage)); err == nil {
+	probe, err := dial(url, full, nats.Name("callboard broker "+s.info.Stage))
+	// A server that refuses a certificate may hang up before its reason is read: it is asked for that again.
+	for try := 0; try < probeTries && full.CertFile != "" && err != nil && hungUp(err); try++ {
+		probe, err = dial(url, full, nats.Name("callboard broker "+s.info.Stage))
+	}
+	if err == nil {
 		probe.Close()
 	} else if down(err) {
 		log.warn("external NATS at " + url + " is out of reach and will be dialled until it comes: " + err.Error())
@@ -167,6 +172,8 @@ func (s *Server) connectExternal(options Options, log *quietLog) error {
 	}
 	return nil
 }
+
+const probeTries = 20
 
 func (s *Server) connect(url string, events, requests Credential, log *quietLog, extra ...nats.Option) error {
 	for _, c := range []struct {

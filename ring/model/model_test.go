@@ -1,78 +1,45 @@
 package model
 
 import (
-	"flag"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"callboard/modelcheck"
-)
-
-var (
-	largeBounds = flag.Bool("model.large", false, "explore the large bounds too")
-	update      = flag.Bool("model.update", false, "write the tables into RESULTS.md instead of comparing")
-	showTraces  = flag.Bool("model.trace", false, "print the steps to every fault")
+	"callboard/modelcheck/proof"
 )
 
 const limit = 5_000_000
 
 func explore(t *testing.T, cases []Case) (rows []modelcheck.Row) {
 	for _, c := range cases {
-		out := New(c.Config).Explore(limit)
-		rows = append(rows, modelcheck.Row{Name: c.Name, Bounds: c.Config.String(), Outcome: out})
-		if *showTraces && out.Fault != "" {
-			t.Logf("%s (%s)\n%s", c.Name, c.Config, out)
-		}
+		rows = append(rows, proof.Row(t, c.Name, c.Config, New(c.Config).Explore(limit)))
 	}
 	return rows
-}
-
-// results compares a table with the one kept in RESULTS.md, byte for byte: states and steps are part of what was found.
-func results(t *testing.T, section string, rows []modelcheck.Row) {
-	table := modelcheck.Table(rows)
-	t.Log("\n" + table)
-	text, err := os.ReadFile("RESULTS.md")
-	require.NoError(t, err)
-	kept, replaced, ok := modelcheck.Section(string(text), section, table)
-	require.True(t, ok, "RESULTS.md has no section %q", section)
-	if *update {
-		require.NoError(t, os.WriteFile("RESULTS.md", []byte(replaced), 0o644))
-		return
-	}
-	require.Equal(t, kept, table, "RESULTS.md is not what the models give now; look at why, then run with -model.update")
-}
-
-func requireHolds(t *testing.T, rows []modelcheck.Row) {
-	for _, r := range rows {
-		require.True(t, r.Outcome.Holds(), "%s (%s)\n%s", r.Name, r.Bounds, r.Outcome)
-	}
 }
 
 // R3 with all rules: no wake-up is lost in either direction, although no wait has a time-out.
 func TestDoorbellHolds(t *testing.T) {
 	rows := explore(t, Sound())
-	requireHolds(t, rows)
-	results(t, "sound", rows)
+	proof.Holds(t, rows)
+	proof.Compare(t, "sound", rows)
 }
 
 func TestDoorbellHoldsInLargeBounds(t *testing.T) {
-	if !*largeBounds {
-		t.Log("only with -model.large; RESULTS.md keeps the last table")
+	if !proof.Large(t) {
 		return
 	}
 	rows := explore(t, SoundLarge())
-	requireHolds(t, rows)
-	results(t, "large", rows)
+	proof.Holds(t, rows)
+	proof.Compare(t, "large", rows)
 }
 
 // Two orders that R3 asks for are spare as long as the kernel compares the value. If one of these is ever caught, the
 // model or the reasoning in RESULTS.md is wrong.
 func TestSpareRulesDoNoHarmAlone(t *testing.T) {
 	rows := explore(t, Spare())
-	requireHolds(t, rows)
-	results(t, "spare", rows)
+	proof.Holds(t, rows)
+	proof.Compare(t, "spare", rows)
 }
 
 func TestEveryRuleLeftOutLosesAWakeUp(t *testing.T) {
@@ -80,7 +47,7 @@ func TestEveryRuleLeftOutLosesAWakeUp(t *testing.T) {
 	for _, r := range rows {
 		require.Contains(t, r.Outcome.Fault, "lost wake-up", "%s (%s) was not caught", r.Name, r.Bounds)
 	}
-	results(t, "broken", rows)
+	proof.Compare(t, "broken", rows)
 }
 
 func TestEveryRuleHasACaseInEachDirection(t *testing.T) {

@@ -1,77 +1,44 @@
 package model
 
 import (
-	"flag"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"callboard/modelcheck"
-)
-
-var (
-	largeBounds = flag.Bool("model.large", false, "explore the large bounds too (minutes, some GiB)")
-	update      = flag.Bool("model.update", false, "write the tables into RESULTS.md instead of comparing")
-	showTraces  = flag.Bool("model.trace", false, "print the steps to every fault")
+	"callboard/modelcheck/proof"
 )
 
 const limit = 20_000_000
 
 func explore(t *testing.T, cases []Case) (rows []modelcheck.Row) {
 	for _, c := range cases {
-		out := New(c.Config).Explore(limit)
-		rows = append(rows, modelcheck.Row{Name: c.Name, Bounds: c.Config.String(), Outcome: out})
-		if *showTraces && out.Fault != "" {
-			t.Logf("%s (%s)\n%s", c.Name, c.Config, out)
-		}
+		rows = append(rows, proof.Row(t, c.Name, c.Config, New(c.Config).Explore(limit)))
 	}
 	return rows
-}
-
-// results compares a table with the one kept in RESULTS.md, byte for byte: states and steps are part of what was found.
-func results(t *testing.T, section string, rows []modelcheck.Row) {
-	table := modelcheck.Table(rows)
-	t.Log("\n" + table)
-	text, err := os.ReadFile("RESULTS.md")
-	require.NoError(t, err)
-	kept, replaced, ok := modelcheck.Section(string(text), section, table)
-	require.True(t, ok, "RESULTS.md has no section %q", section)
-	if *update {
-		require.NoError(t, os.WriteFile("RESULTS.md", []byte(replaced), 0o644))
-		return
-	}
-	require.Equal(t, kept, table, "RESULTS.md is not what the models give now; look at why, then run with -model.update")
 }
 
 // V1–V6 and I3 with all rules: no torn read, no mixed instant, found, paid retries, enough blocks.
 func TestProtocolHolds(t *testing.T) {
 	rows := explore(t, Sound())
-	for _, r := range rows {
-		require.True(t, r.Outcome.Holds(), "%s (%s)\n%s", r.Name, r.Bounds, r.Outcome)
-	}
-	results(t, "sound", rows)
+	proof.Holds(t, rows)
+	proof.Compare(t, "sound", rows)
 }
 
 func TestProtocolHoldsInLargeBounds(t *testing.T) {
-	if !*largeBounds {
-		t.Log("only with -model.large; RESULTS.md keeps the last table")
+	if !proof.Large(t) {
 		return
 	}
 	rows := explore(t, SoundLarge())
-	for _, r := range rows {
-		require.True(t, r.Outcome.Holds(), "%s (%s)\n%s", r.Name, r.Bounds, r.Outcome)
-	}
-	results(t, "large", rows)
+	proof.Holds(t, rows)
+	proof.Compare(t, "large", rows)
 }
 
 // Every rule is needed: with any one of them left out, the search finds a fault.
 func TestEveryRuleLeftOutIsCaught(t *testing.T) {
 	rows := explore(t, Broken())
-	for _, r := range rows {
-		require.NotEmpty(t, r.Outcome.Fault, "%s (%s) was not caught", r.Name, r.Bounds)
-	}
-	results(t, "broken", rows)
+	proof.Caught(t, rows)
+	proof.Compare(t, "broken", rows)
 }
 
 func TestEveryRuleHasACase(t *testing.T) {

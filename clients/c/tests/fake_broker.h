@@ -100,4 +100,11 @@ unsigned fake_pins_held(struct fake *fake);
         }                                                                                                        \
     } while (0)
 
+/* Runs a test and says so. */
+#define RUN(test)                 \
+    do {                          \
+        test();                   \
+        printf("ok %s\n", #test); \
+    } while (0)
+
 #endif

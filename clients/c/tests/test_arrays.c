@@ -279,7 +279,6 @@ static void a_broker_without_arrays_is_asked_for_none(void)
 
 int main(void)
 {
-#define RUN(test) (test(), printf("ok %s\n", #test))
     RUN(rows_travel_one_after_the_other_with_their_sizes);
     RUN(what_does_not_fit_is_refused_by_name);
     RUN(a_session_has_rows_of_the_sizes_that_were_asked_for);

@@ -850,12 +850,6 @@ static void a_retired_segment_is_unmapped_when_nobody_looks(void)
     fake_stop(f);
 }
 
-#define RUN(test)                 \
-    do {                          \
-        test();                   \
-        printf("ok %s\n", #test); \
-    } while (0)
-
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -229,7 +229,6 @@ static void a_cursor_begins_after_the_floors_of_its_snapshot(void)
 
 int main(void)
 {
-#define RUN(test) (test(), printf("ok %s\n", #test))
     RUN(as_of_an_ordinal_is_exact_or_refused);
     RUN(rows_have_ordinals_of_their_own);
     RUN(deletes_since_are_exact_or_refused);

@@ -232,12 +232,6 @@ static void closing_with_live_handles_is_refused_with_a_list(void)
     fake_stop(f);
 }
 
-#define RUN(test)                 \
-    do {                          \
-        test();                   \
-        printf("ok %s\n", #test); \
-    } while (0)
-
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -488,12 +488,6 @@ static void a_child_forked_meanwhile_is_refused(void)
     fake_stop(f);
 }
 
-#define RUN(test)                 \
-    do {                          \
-        test();                   \
-        printf("ok %s\n", #test); \
-    } while (0)
-
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -490,12 +490,6 @@ static void error_texts_are_cut_between_characters(void)
     CHECK(cbdi_fail(&long_one, CBD_STATUS_LIMIT, "%s", many) == CBD_STATUS_LIMIT && strlen(long_one.text) == 511);
 }
 
-#define RUN(test)              \
-    do {                       \
-        test();                \
-        printf("ok %s\n", #test); \
-    } while (0)
-
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -800,12 +800,6 @@ static void seals_and_declarations_send_their_names(void)
     stop(s);
 }
 
-#define RUN(test)                 \
-    do {                          \
-        test();                   \
-        printf("ok %s\n", #test); \
-    } while (0)
-
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);
