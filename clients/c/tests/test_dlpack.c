@@ -607,7 +607,6 @@ static void rounds_of_import_leave_nothing(void)
 
 int main(void)
 {
-#define RUN(test) (test(), printf("ok %s\n", #test))
     RUN(a_tensor_is_lent_as_it_is);
     RUN(a_copy_is_private_and_flagged);
     RUN(what_cannot_be_exported_is_refused_and_releases_nothing);
