@@ -38,7 +38,8 @@ func PathPrefix(prefix string) Term {
 }
 
 // In holds where an attribute's value is one of values. It and the comparisons work on
-// attributes of one number or one token id for each prim.
+// attributes of one number or one token id for each prim. A number is decimal, as "10",
+// "-0.5" or "1e3", or "inf" or "nan".
 func In(name string, values ...string) Term { return condition(protocol.FilterIn, name, values...) }
 
 // Contains holds where one of the values is among the tokens of an attribute's row; for

@@ -375,12 +375,14 @@ static cbd_status read_payload(const struct command *c, struct payload *p)
         for (size_t i = 0; i < n; i++)
             p->map[i] = (uint32_t)list[i];
         p->options.index_map = p->map;
+        p->options.index_map_count = n;
     }
     if (option(c, "mask") != NULL) {
         size_t n = numbers(option(c, "mask"), list);
         for (size_t i = 0; i < n; i++)
             p->mask[i] = (uint64_t)list[i];
         p->options.mask = p->mask;
+        p->options.mask_words = n;
     }
     return CBD_STATUS_OK;
 }
