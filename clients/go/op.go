@@ -246,10 +246,13 @@ func (c *client) enqueue(r *request) (*Op, error) {
 	return op, nil
 }
 
-// drain takes the completions that are there.
+// drain takes the completions that are there, and gives their room to what is deferred.
 func (c *client) drain() {
 	c.mutex.Lock()
 	why := c.drainLocked()
+	if why == nil {
+		c.flush()
+	}
 	c.mutex.Unlock()
 	if why != nil {
 		c.end(why)
@@ -308,7 +311,7 @@ func (c *client) call(ctx context.Context, r request) (op *Op, err error) {
 		if err := c.settle(ctx); err != nil {
 			return nil, err
 		}
-		if op, err = c.submit(r); err == nil {
+		if op, err = c.submitPatiently(ctx, r); err == nil {
 			err = op.Wait(ctx)
 		}
 		if !errors.Is(err, ErrBrokerRestarted) || r.life != 0 {

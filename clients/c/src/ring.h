@@ -10,8 +10,9 @@ bool cbdi_rooms_init(struct rooms *rooms, uint8_t *base, uint32_t size_bytes, ui
 bool cbdi_rooms_take(struct rooms *rooms, uint32_t bytes, uint32_t *offset);
 void cbdi_rooms_give(struct rooms *rooms, uint32_t offset, uint32_t bytes);
 
-/* Submits deferred ops while there is room; with ring.lock held. True when the
- * broker is to be rung. */
+/* Submits deferred ops while a quarter of the ring stays free and nobody waits for room;
+ * with ring.lock held. True when the broker is to be rung. */
 bool cbdi_flush_deferred(cbd_stage *stage);
+void cbdi_ring_doorbell(cbd_stage *stage);
 
 #endif
