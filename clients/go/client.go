@@ -47,7 +47,7 @@ type client struct {
 	lastOp    uint64
 	deferred  []request // nobody waits for them; see flush
 	patient   int       // calls that wait for room
-	life      uint64 // the ring generation: grows with each restart of the broker
+	life      uint64    // the ring generation: grows with each restart of the broker
 	queries   map[*queryHandle]struct{}
 	moved     map[uint64]uint64 // handles of queries that the last restart changed, old to new
 	sessions  map[*session]bool

@@ -464,8 +464,9 @@ CBD_API cbd_status cbd_op_wait(cbd_op *op, uint64_t timeout_ns, cbd_op_result *r
 /* The op's number, from 1. */
 CBD_API uint64_t cbd_op_id(const cbd_op *op);
 
-/* The lowest op that is not done, up to this one: what it waits for, since the
- * operations of a client are looked at in order. Its own id when it is done. */
+/* The lowest op that is not done of those that this one waits for: earlier ones of this client
+ * on the same attribute at an ordinal that is not above its own, the making of its query, those
+ * of its map session, and what they wait for. Its own id where there is none, or it is done. */
 CBD_API uint64_t cbd_op_lowest_pending(cbd_op *op);
 
 /* The text of a failed op, "" while it is pending or when it is OK. Borrowed from

@@ -116,6 +116,7 @@ struct cbd_op {
     bool abandoned;        /* released while pending; guarded by ring.lock */
     uint32_t opcode, flags; /* as submitted, and so are the next four: outcome.c asks after a restart */
     uint64_t ordinal, value;
+    uint64_t target;         /* the handle that it was submitted with */
     uint64_t about;          /* the hash of the attribute's name where the arguments do not hold it, else 0 */
     uint64_t epoch;          /* the newest one then */
     uint32_t argument_length;

@@ -52,21 +52,13 @@ void cbdi_sleep_on_bell(cbd_stage *stage, cbd_op *op, uint32_t bell, uint64_t tu
     pthread_mutex_unlock(&ring->lock);
 }
 
-/* The lowest op that is not done, up to id: what id waits for, since a client's
- * operations are looked at in order (behaviour 209). */
-static uint64_t lowest_pending(struct ring *ring, uint64_t id)
+uint64_t cbd_op_lowest_pending(cbd_op *op)
 {
-    pthread_mutex_lock(&ring->lock);
-    for (uint32_t i = 0; i < ring->cq_entries; i++) {
-        cbd_op *op = ring->pending[i];
-        if (op != NULL && !op_done(op) && op->id < id)
-            id = op->id;
-    }
-    pthread_mutex_unlock(&ring->lock);
-    return id;
+    pthread_mutex_lock(&op->stage->ring.lock);
+    uint64_t lowest = cbdi_lowest_in_chain(&op->stage->ring, op);
+    pthread_mutex_unlock(&op->stage->ring.lock);
+    return lowest;
 }
-
-uint64_t cbd_op_lowest_pending(cbd_op *op) { return lowest_pending(&op->stage->ring, op->id); }
 
 /* Until done, the deadline, or the end of the session. */
 static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, cbd_error *error)
@@ -87,9 +79,9 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
             if (spent >= timeout_ns) {
                 cbdi_look_at_socket(stage); /* who only ever polls must hear of the end as well */
                 return cbdi_fail(error, CBD_STATUS_TIMEOUT,
-                                 "op %llu is not done after %llu ns (op %llu is the lowest that is pending); it may be waited for again",
+                                 "op %llu is not done after %llu ns (op %llu is the lowest that it waits for); it may be waited for again",
                                  (unsigned long long)op->id, (unsigned long long)timeout_ns,
-                                 (unsigned long long)lowest_pending(ring, op->id));
+                                 (unsigned long long)cbd_op_lowest_pending(op));
             }
             if (timeout_ns - spent < turn)
                 turn = timeout_ns - spent;

@@ -178,6 +178,7 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
     op->ordinal = s->about != 0 ? s->about_ordinal : s->ordinal;
     op->value = s->value;
     op->about = s->about;
+    op->target = s->query != NULL ? s->query->handle : s->handle;
     op->argument_length = s->argument_bytes;
     op->epoch = load64(&stage->directory->epoch);
     uint32_t place = (uint32_t)(op->id & (ring->cq_entries - 1));
@@ -191,7 +192,7 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
         .op_id = op->id,
         .opcode = s->opcode,
         .flags = s->flags,
-        .handle = s->query != NULL ? s->query->handle : s->handle,
+        .handle = op->target,
         .ordinal = s->ordinal,
         .value = s->value,
         .argument_offset_bytes = s->argument_bytes ? op->argument_offset : 0,

@@ -15,4 +15,7 @@ void cbdi_rooms_give(struct rooms *rooms, uint32_t offset, uint32_t bytes);
 bool cbdi_flush_deferred(cbd_stage *stage);
 void cbdi_ring_doorbell(cbd_stage *stage);
 
+/* The lowest id of what a pending op waits for, its own at most (chain.c); with ring.lock held. */
+uint64_t cbdi_lowest_in_chain(struct ring *ring, const cbd_op *op);
+
 #endif
