@@ -254,6 +254,7 @@ cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *na
         free(last);
         return NULL;
     }
+    atomic_init(&session->refs, 1);
     session->stage = stage;
     session->query = query == NULL ? NULL : cbdi_query_retain(query);
     session->claimed = query == NULL;
@@ -395,6 +396,9 @@ static void end_session(cbd_session *session, uint32_t flags)
         submit_end(session, flags);
 }
 
+/* COPY where memory that the unmap gives away is lent: the broker must not adopt it (M1). */
+static uint32_t copy_if_lent(const struct map_group *group) { return atomic_load(&group->lent) != 0 ? CBD_FLAG_COPY : 0; }
+
 cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
 {
     struct map_group *group = (struct map_group *)view;
@@ -411,7 +415,7 @@ cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_err
     cbd_status status = cbdi_enter(session->stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .value = view->index};
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags | copy_if_lent(group), .value = view->index};
     of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
@@ -442,6 +446,9 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
         return status;
     struct submission s = {.opcode = CBD_OP_UNMAP_ATTRIBUTE,
                            .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0)};
+    for (size_t i = 0; i < session->count; i++)
+        if (!session->groups[i]->unmapped)
+            s.flags |= copy_if_lent(session->groups[i]);
     of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
@@ -508,15 +515,12 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
     return CBD_STATUS_OK;
 }
 
-void cbd_session_release(cbd_session *session)
+/* Drops a reference; the last one lets the memory go. */
+static void drop_session(cbd_session *session)
 {
-    if (session == NULL)
+    if (atomic_fetch_sub(&session->refs, 1) != 1)
         return;
     cbd_stage *stage = session->stage;
-    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
-        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
-                 stage->name, session->name);
-    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
     for (size_t i = 0; i < session->count; i++) {
         if (session->groups[i]->segment != NULL)
             atomic_fetch_sub(&session->groups[i]->segment->users, 1);
@@ -532,4 +536,28 @@ void cbd_session_release(cbd_session *session)
     free(session);
     cbdi_leave(stage);
     cbdi_stage_drop(stage);
+}
+
+void cbd_session_release(cbd_session *session)
+{
+    if (session == NULL)
+        return;
+    cbd_stage *stage = session->stage;
+    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
+                 stage->name, session->name);
+    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
+    drop_session(session);
+}
+
+void cbdi_group_lend(struct map_group *group)
+{
+    atomic_fetch_add(&group->view.session->refs, 1);
+    atomic_fetch_add(&group->lent, 1);
+}
+
+void cbdi_group_unlend(struct map_group *group)
+{
+    atomic_fetch_sub(&group->lent, 1);
+    drop_session(group->view.session);
 }

@@ -11,10 +11,12 @@ struct map_group {
     uint64_t offset_bytes, lease_bytes;
     bool unmapped;
     cbd_staged_array *arrays; /* view.arrays */
+    _Atomic uint32_t lent;    /* exports that are alive: somebody may still look, or write */
 };
 
 /* An open map session; or, with `claimed`, one group of somebody else's, under the same handle. */
 struct cbd_session {
+    _Atomic uint32_t refs; /* the handle's, and one for every export of a group */
     cbd_stage *stage;
     cbd_query *query; /* NULL: claimed */
     uint64_t *prims;  /* of a claimed group, sizes of arrays behind them; else NULL, they are the query's */
@@ -39,6 +41,9 @@ cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *na
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error);
 /* Array kind: where each row lies in the group, one after the other, of these sizes, which were checked. */
 cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd_error *error);
+/* An export of the group begins and ends: it keeps the session's memory, and the unmap copies. Any thread ends it. */
+void cbdi_group_lend(struct map_group *group);
+void cbdi_group_unlend(struct map_group *group);
 /* Claims one more group of an own session; END when there is none left. */
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);
 

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 
 #include "callboard.h"
+#include "callboard_dlpack.h"
 #include "callboard_python.h"
 
 #define TURN_NS 100000000ull /* rule R4's 100 ms: how long a wait goes on before signals are looked at */
