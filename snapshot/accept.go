@@ -28,6 +28,9 @@ func (s *Store) accept(ordinal uint64, seal bool) (Outcome, *Job, error) {
 			return Outcome{}, nil, err
 		}
 		copied += w.copied
+		if w.first {
+			copied += rowMapBytes * uint64(len(w.capture.prims))
+		}
 	}
 	for i := range s.incoming { // last, since they stay
 		if err := s.incoming[i].makeColumn(s); err != nil {
@@ -140,14 +143,20 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 		Bytes: copied,
 		Run: func() {
 			for i := range all {
-				if all[i].capture != nil {
+				if k := all[i].capture; k != nil {
 					all[i].copy()
+					if all[i].first {
+						k.rows = firstRows(k.prims)
+					}
 				}
 			}
 		},
 		Finish: func() (Outcome, error) {
 			for i := range all {
 				if w := &all[i]; w.capture != nil {
+					if w.first && w.capture.rows == nil { // a prim came twice
+						w.flags = 0
+					}
 					w.settle(s)
 					w.capture.filling, w.capture = false, nil
 				}

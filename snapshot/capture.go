@@ -35,6 +35,7 @@ type capture struct {
 	ownPrims []uint64 // memory of prims and from, kept for the next one
 	ownFrom  []uint32
 	set      map[uint64]struct{} // of prims, made when somebody asks
+	rows     map[uint64]uint32   // the row of each prim in a layout of these alone; made beside the loop, for a first write
 }
 
 const (
@@ -178,7 +179,7 @@ func (k *capture) join(prims []uint64, bytes []byte) {
 	k.bytes = k.block.Bytes[:n+len(bytes)]
 	copy(k.bytes[n:], bytes)
 	k.copied += uint64(len(bytes))
-	k.set = nil
+	k.set, k.rows = nil, nil
 }
 
 // standing tells what sealed data and accepted operations make of a prim in this

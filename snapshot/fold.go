@@ -17,8 +17,9 @@ type fold struct {
 	rowBytes uint64
 	pending  int        // how many of the column's pending captures it takes
 	captures []*capture // those, and one that is written in the same step
-	steps    []span     // the rows of each capture, in rows; none where it is whole
-	rows     []uint32
+	steps    []placed   // the rows of each capture; none where it is whole
+	rows     []uint32   // memory of their rows
+	places   []uint32   // and of their places
 	plan     rowPlan
 	whole    int    // the last capture that is all rows there are then, in order; −1
 	first    int    // the first capture whose rows are put into the block; those before it do not matter
@@ -47,7 +48,16 @@ type fold struct {
 	cursorNext int
 }
 
-// span is a run of rows or places.
+// placed is the part of fold.rows that a capture writes to. sorted: they are in another
+// order than the capture's prims, and fold.places from place on says which rows of its
+// bytes go there.
+type placed struct {
+	first, count uint32
+	sorted       bool
+	place        int
+}
+
+// span is a run of rows.
 type span struct{ first, count uint32 }
 
 // planFold finds the rows of the captures. captures must be set.
@@ -57,21 +67,33 @@ func (f *fold) planFold() {
 		from = f.column.layout
 	}
 	f.plan.begin(from)
-	f.steps, f.rows, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], -1, 0, false, false, false
+	f.steps, f.rows, f.places, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], f.places[:0], -1, 0, false, false, false
 	f.lowest, f.highest = math.MaxUint64, 0
 	for i, k := range f.captures {
 		if k.deletes {
 			if f.plan.remove(k) {
 				f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
 			}
-			f.steps = append(f.steps, span{})
+			f.steps = append(f.steps, placed{})
 			continue
 		}
 		f.lowest, f.highest = min(f.lowest, k.ordinal), k.ordinal
+		if len(f.captures) == 1 && f.plan.take(k) {
+			f.steps, f.whole, f.first, f.publish = append(f.steps, placed{}), 0, 1, true
+			continue
+		}
 		first := len(f.rows)
+		var places []uint32
 		var whole, covers bool
-		f.rows, whole, covers = f.plan.place(k, f.rows)
-		f.steps = append(f.steps, span{uint32(first), uint32(len(f.rows) - first)})
+		f.rows, places, whole, covers = f.plan.place(k, f.rows)
+		f.steps = append(f.steps, placed{uint32(first), uint32(len(f.rows) - first), places != nil, len(f.places)})
+		if k.from == nil {
+			f.places = append(f.places, places...)
+		} else {
+			for _, place := range places {
+				f.places = append(f.places, k.from[place])
+			}
+		}
 		switch {
 		case whole:
 			f.whole, f.first, f.partial, f.fresh = i, i+1, false, false
@@ -242,10 +264,13 @@ func (f *fold) copy() {
 		if step.count == 0 {
 			continue
 		}
-		rows, all := f.rows[step.first:][:step.count], dst[:f.plan.total*f.rowBytes]
+		rows, from, all := f.rows[step.first:][:step.count], k.from, dst[:f.plan.total*f.rowBytes]
+		if step.sorted {
+			from = f.places[step.place:][:step.count]
+		}
 		if !k.staged {
-			f.apply(all, k.bytes, f.rowBytes, rows, k.from)
-		} else if shm.Guard(func() { f.apply(all, k.bytes, f.rowBytes, rows, k.from) }) != nil {
+			f.apply(all, k.bytes, f.rowBytes, rows, from)
+		} else if shm.Guard(func() { f.apply(all, k.bytes, f.rowBytes, rows, from) }) != nil {
 			for _, row := range rows {
 				clear(all[uint64(row)*f.rowBytes:][:f.rowBytes])
 			}
@@ -293,7 +318,7 @@ func (f *fold) copyOrdinals() []uint64 {
 			dst[i] = src[row]
 		}
 	case f.spare.ordinals != nil:
-		f.column.catchUp(f.last, f.behind, f.baseRows, 8, f.ordinals.Bytes, f.table.Bytes)
+		f.column.catchUpOrdinals(f.last, f.behind, f.baseRows, f.ordinals.Bytes, f.table.Bytes)
 	default:
 		copy(dst, slice[uint64](f.table.Bytes, 0, int(f.baseRows)))
 	}
@@ -311,6 +336,9 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 		if step := f.steps[i]; step.count > 0 {
 			log.add(f.rows[step.first:][:step.count], f.plan.total)
 		}
+	}
+	if f.lowest == f.highest && len(f.movedRows) == 0 { // a row that moves keeps its ordinal
+		log.ordinal = f.highest
 	}
 	log.add(f.movedRows, f.plan.total)
 	v := c.newVersion()
@@ -375,6 +403,6 @@ func (f *fold) drop(s *Store) {
 
 func (f *fold) clear() {
 	clear(f.captures)
-	*f = fold{captures: f.captures[:0], steps: f.steps[:0], rows: f.rows[:0], movedRows: f.movedRows[:0], plan: f.plan}
+	*f = fold{captures: f.captures[:0], steps: f.steps[:0], rows: f.rows[:0], places: f.places[:0], movedRows: f.movedRows[:0], plan: f.plan}
 	f.plan.from, f.plan.join = nil, nil
 }

@@ -27,6 +27,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if w.column != nil && !seal && !alone && k.session == nil {
 		w.instead = w.column.superseded(k)
 	}
+	w.first = !seal && (w.column == nil || w.column.layout == nil) && k.from == nil && len(k.prims) > freshKept && rowMapBytes*uint64(len(k.prims)) > s.config.CopyInlineBytes
 	if w.schema.Kind == protocol.KindArray {
 		return w.leaseRagged(s, seal, handoff)
 	}
@@ -85,7 +86,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 func (w *incoming) coversAll() bool {
 	k, c := w.capture, w.column
 	if c == nil {
-		return noDuplicates(k.prims)
+		return w.first || noDuplicates(k.prims) // a Job looks for them
 	}
 	for _, other := range c.pending {
 		if other.deletes || len(other.prims) != len(k.prims) || &other.prims[0] != &k.prims[0] {
@@ -93,7 +94,7 @@ func (w *incoming) coversAll() bool {
 		}
 	}
 	if c.layout == nil || len(c.layout.prims) == 0 {
-		return noDuplicates(k.prims)
+		return w.first || noDuplicates(k.prims)
 	}
 	l := c.layout
 	if l.halfDead() { // its rows will move together first

@@ -31,6 +31,9 @@ const layoutRowsMin = 8
 // freshKept is how large a plan's map may be to be used again.
 const freshKept = 64
 
+// rowMapBytes is about what a row map has to be written for each prim.
+const rowMapBytes = 24
+
 // absent is the row of a prim that has none.
 const absent = math.MaxUint32
 
@@ -149,16 +152,24 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 }
 
 // place appends a row for every prim of a capture to rows, new ones for prims that
-// have none (behaviour 92). whole: they are all rows that there are, in order; then
+// have none (behaviour 92). places are the prims that they are of, nil where they are
+// those of the capture in order. whole: they are all rows that there are, in order; then
 // rows is as it was. covers: they are all rows, in some order.
-func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bool) {
+func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, covers bool) {
+	missing := len(k.prims) // at most
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
-		if known, dense, missing := k.query.lookUp(p.from); missing == 0 {
+		var dense bool
+		if _, dense, missing = k.query.lookUp(p.from); missing == 0 {
 			if dense && k.from == nil {
-				return rows, true, false
+				return rows, nil, true, false
 			}
-			return append(rows, known...), false, dense || k.query.cacheSpan == len(p.from.prims)
+			covers = dense || k.query.cacheSpan == len(p.from.prims)
+			known, places := k.query.inOrder()
+			return append(rows, known...), places, false, covers
 		}
+	}
+	if len(p.fresh) == 0 && missing > freshKept {
+		p.fresh = make(map[uint64]uint32, missing) // to grow it would double its cost
 	}
 	first := len(rows)
 	dense := k.from == nil
@@ -174,9 +185,32 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, whole, covers bo
 		rows = append(rows, row)
 	}
 	if dense && uint64(len(k.prims)) == p.total {
-		return rows[:first], true, false
+		return rows[:first], nil, true, false
 	}
-	return rows, false, false
+	return rows, nil, false, false
+}
+
+// firstRows gives each prim the row of its place; nil where one comes twice.
+func firstRows(prims []uint64) map[uint64]uint32 {
+	rows := make(map[uint64]uint32, len(prims))
+	for i, prim := range prims {
+		rows[prim] = uint32(i)
+	}
+	if len(rows) < len(prims) {
+		return nil
+	}
+	return rows
+}
+
+// take is place for a column's first capture, if nothing else is planned and its rows were
+// made beforehand: a million prims cost the loop nothing then. The map becomes the
+// layout's, so the plan must not change it.
+func (p *rowPlan) take(k *capture) bool {
+	if p.from != nil || k.rows == nil || k.from != nil || len(k.prims) <= freshKept {
+		return false
+	}
+	p.fresh, p.added, p.total = k.rows, append(p.added, k.prims...), uint64(len(k.prims))
+	return true
 }
 
 // remove ends the rows of a capture's prims and tells whether there were any; prims that
@@ -261,8 +295,13 @@ func (p *rowPlan) commit(s *Store, c *column) {
 		return
 	}
 	if l == nil || l.users > 1 || p.compact {
-		own := &layout{id: s.lastLayout + 1, users: 1, key: hashStart, rows: make(map[uint64]uint32, p.total)}
+		own := &layout{id: s.lastLayout + 1, users: 1, key: hashStart}
 		s.lastLayout++
+		if l == nil && len(p.deaths) == 0 {
+			own.rows, p.fresh = p.fresh, nil
+		} else {
+			own.rows = make(map[uint64]uint32, p.total)
+		}
 		switch {
 		case l == nil:
 		case p.compact:

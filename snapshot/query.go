@@ -17,6 +17,11 @@ type Query struct {
 	cacheDense bool
 	cacheAge   uint64 // layout.changes then
 	cacheSpan  int    // how many rows the layout had then, if the query covers all of them; else −1
+	// The same rows in rising order, and which prim each is of: made when the row map is
+	// used for the second time, which pays it back.
+	cacheUsed    bool
+	sortedRows   []uint32
+	sortedPlaces []uint32 // nil: in the query's order
 }
 
 // NewQuery makes a query without prims.
@@ -50,6 +55,14 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 	if q.cacheOf == l && q.cacheAge == l.changes && (!q.cacheDense || len(l.prims) == len(q.prims)) {
 		return q.cacheRows, q.cacheDense, 0
 	}
+	if l.dead == 0 && slices.Equal(q.prims, l.prims) { // as after a first write
+		rows = q.emptyMap()
+		for i := range rows {
+			rows[i] = uint32(i)
+		}
+		q.remember(l, true)
+		return rows, true, 0
+	}
 	rows, dense = q.emptyMap(), len(q.prims) == len(l.prims)
 	for i, prim := range q.prims {
 		if row, ok := l.rows[prim]; ok {
@@ -60,12 +73,66 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 		dense = dense && rows[i] == uint32(i)
 	}
 	if missing == 0 {
-		q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
-		if !dense && len(rows) >= len(l.prims) && coverAll(rows, len(l.prims)) {
-			q.cacheSpan = len(l.prims)
-		}
+		q.remember(l, dense)
 	}
 	return rows, dense, missing
+}
+
+// remember keeps the row map, which is of all prims.
+func (q *Query) remember(l *layout, dense bool) {
+	q.cacheUsed, q.sortedRows, q.sortedPlaces = false, nil, nil
+	q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
+	if !dense && len(q.cacheRows) >= len(l.prims) && coverAll(q.cacheRows, len(l.prims)) {
+		q.cacheSpan = len(l.prims)
+	}
+}
+
+// inOrder gives the rows that lookUp found for all prims, as they lie in memory, and the
+// prim that each is of; of a prim that comes twice in the query's order. Whoever moves
+// rows then meets each page and line once. No places: the rows are in the query's order.
+func (q *Query) inOrder() (rows, places []uint32) {
+	if !q.cacheUsed {
+		q.cacheUsed = true
+		return q.cacheRows, nil
+	}
+	if q.sortedRows == nil {
+		if q.sortedRows = q.cacheRows; !slices.IsSorted(q.cacheRows) {
+			q.sortedRows, q.sortedPlaces = sortRows(q.cacheRows)
+		}
+	}
+	return q.sortedRows, q.sortedPlaces
+}
+
+// sortRows puts rows in rising order, equal ones as they come, and tells their places.
+// It sorts by digits of 11 bits, the lowest first.
+func sortRows(rows []uint32) (sorted, places []uint32) {
+	const digitBits = 11
+	keys, next := make([]uint64, len(rows)), make([]uint64, len(rows))
+	highest := uint32(0)
+	for i, row := range rows {
+		keys[i] = uint64(row)<<32 | uint64(i)
+		highest = max(highest, row)
+	}
+	for shift := 0; highest>>shift > 0; shift += digitBits {
+		var starts [1<<digitBits + 1]uint32
+		for _, row := range rows {
+			starts[row>>shift%(1<<digitBits)+1]++
+		}
+		for i := range 1 << digitBits {
+			starts[i+1] += starts[i]
+		}
+		for _, key := range keys {
+			digit := key >> (32 + shift) % (1 << digitBits)
+			next[starts[digit]] = key
+			starts[digit]++
+		}
+		keys, next = next, keys
+	}
+	sorted, places = make([]uint32, len(rows)), make([]uint32, len(rows))
+	for i, key := range keys {
+		sorted[i], places[i] = uint32(key>>32), uint32(key)
+	}
+	return sorted, places
 }
 
 // coverAll tells whether rows are all of n rows, in whatever order.

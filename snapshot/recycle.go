@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"math/bits"
+	"slices"
 
 	"callboard/fault"
 	"callboard/protocol"
@@ -16,17 +17,18 @@ const sparesMax = 2
 
 // changed is what one version changed of the one before.
 type changed struct {
-	all    bool // more than it is worth to list
-	spans  []span
-	single []uint32 // rows that are no part of a run
-	count  uint64
+	all     bool // more than it is worth to list
+	spans   []span
+	single  []uint32 // rows that are no part of a run
+	count   uint64
+	ordinal uint64 // of all these rows; 0: they are of several
 }
 
 // runMin is how many neighbours are copied as a run.
 const runMin = 4
 
 func (d *changed) begin(all bool) {
-	d.all, d.spans, d.single, d.count = all, d.spans[:0], d.single[:0], 0
+	d.all, d.spans, d.single, d.count, d.ordinal = all, d.spans[:0], d.single[:0], 0, 0
 }
 
 // add notes rows of a column of total rows. Half a column is all of it.
@@ -38,18 +40,20 @@ func (d *changed) add(rows []uint32, total uint64) {
 		d.begin(true)
 		return
 	}
-	for len(rows) > 0 {
+	alone := 0 // where the rows begin that are in no run yet
+	for i := 0; i < len(rows); {
 		run := 1
-		for run < len(rows) && rows[run] == rows[run-1]+1 {
+		for i+run < len(rows) && rows[i+run] == rows[i+run-1]+1 {
 			run++
 		}
-		if run < runMin {
-			d.single = append(d.single, rows[:run]...)
-		} else {
-			d.spans = append(d.spans, span{rows[0], uint32(run)})
+		if run >= runMin {
+			d.single = append(d.single, rows[alone:i]...)
+			d.spans = append(d.spans, span{rows[i], uint32(run)})
+			alone = i + run
 		}
-		rows = rows[run:]
+		i += run
 	}
+	d.single = append(d.single, rows[alone:]...)
 }
 
 // spare is the storage of a reclaimed version, for a later one of the same column:
@@ -140,14 +144,40 @@ func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
 		copy(dst, src[:all*rowBytes])
 		return
 	}
-	single := c.due.of(c, now, behind, all)
-	if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), single, single); err != nil {
-		panic("snapshot: copying rows of the log: " + err.Error())
+	if single := c.due.of(c, now, behind, all); len(single) > 0 { // lists of none would mean all rows
+		if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), single, single); err != nil {
+			panic("snapshot: copying rows of the log: " + err.Error())
+		}
 	}
 	for q := now - behind + 1; q <= now; q++ {
 		for _, run := range c.log[q%logVersions].spans {
 			first, end := uint64(run.first)*rowBytes, uint64(run.first+run.count)*rowBytes
 			copy(dst[first:end], src[first:end])
+		}
+	}
+}
+
+// catchUpOrdinals is catchUp for the table of row ordinals. What the log says of them
+// need not be read from src.
+func (c *column) catchUpOrdinals(now, behind, all uint64, dst, src []byte) {
+	known := c.changedRows(now, behind, all) < all
+	for q := now - behind + 1; q <= now; q++ {
+		known = known && c.log[q%logVersions].ordinal != 0
+	}
+	if !known || fault.On(fault.DirtyRangeLost) {
+		c.catchUp(now, behind, all, 8, dst, src)
+		return
+	}
+	ordinals := slice[uint64](dst, 0, int(all))
+	for q := now - behind + 1; q <= now; q++ {
+		d := &c.log[q%logVersions]
+		for _, row := range d.single {
+			ordinals[row] = d.ordinal
+		}
+		for _, run := range d.spans {
+			for i := range run.count {
+				ordinals[run.first+i] = d.ordinal
+			}
 		}
 	}
 }
@@ -165,6 +195,9 @@ type due struct {
 }
 
 func (d *due) of(c *column, now, behind, all uint64) []uint32 {
+	if one := c.log[now%logVersions].single; behind == 1 && slices.IsSorted(one) {
+		return one
+	}
 	if d.now == now && d.behind == behind { // the row ordinals come after the rows
 		return d.rows
 	}

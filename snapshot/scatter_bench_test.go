@@ -10,9 +10,9 @@ import (
 
 // benchmarkRandomRows writes random rows of 12 bytes, one commit each, beside the bare
 // scatter that nothing can beat.
-func benchmarkRandomRows(b *testing.B, total, rows int, bare bool) {
+func benchmarkRandomRows(b *testing.B, retain uint32, total, rows int, bare bool) {
 	const rowBytes = 12
-	f := newFixture(b, Config{Retain: 4, CopyInlineBytes: 1 << 40}, 4<<30)
+	f := newFixture(b, Config{Retain: retain, CopyInlineBytes: 1 << 40}, 4<<30)
 	prims := make([]uint64, total)
 	for i := range prims {
 		prims[i] = uint64(i + 1)
@@ -49,7 +49,7 @@ func benchmarkRandomRows(b *testing.B, total, rows int, bare bool) {
 		}
 	}
 	write(queryOf(prims...), data)
-	for n := range 14 {
+	for n := range 21 { // until blocks go round, and each query has come twice
 		write(queries[n%len(queries)], data[:rows*rowBytes])
 	}
 	for n := 0; b.Loop(); n++ {
@@ -57,9 +57,15 @@ func benchmarkRandomRows(b *testing.B, total, rows int, bare bool) {
 	}
 }
 
-func BenchmarkRandomRows10kOf1M(b *testing.B)      { benchmarkRandomRows(b, 1_000_000, 10_000, false) }
-func BenchmarkRandomRows10kOf1MBare(b *testing.B)  { benchmarkRandomRows(b, 1_000_000, 10_000, true) }
-func BenchmarkRandomRows500kOf1M(b *testing.B)     { benchmarkRandomRows(b, 1_000_000, 500_000, false) }
-func BenchmarkRandomRows500kOf1MBare(b *testing.B) { benchmarkRandomRows(b, 1_000_000, 500_000, true) }
-func BenchmarkRandomRowsAllOf1M(b *testing.B)      { benchmarkRandomRows(b, 1_000_000, 1_000_000, false) }
-func BenchmarkRandomRowsAllOf1MBare(b *testing.B)  { benchmarkRandomRows(b, 1_000_000, 1_000_000, true) }
+const million = 1_000_000
+
+func BenchmarkRandomRows1k(b *testing.B)          { benchmarkRandomRows(b, 1, million, 1000, false) }
+func BenchmarkRandomRows1kBare(b *testing.B)      { benchmarkRandomRows(b, 1, million, 1000, true) }
+func BenchmarkRandomRows10k(b *testing.B)         { benchmarkRandomRows(b, 1, million, 10_000, false) }
+func BenchmarkRandomRows10kRetain4(b *testing.B)  { benchmarkRandomRows(b, 4, million, 10_000, false) }
+func BenchmarkRandomRows10kBare(b *testing.B)     { benchmarkRandomRows(b, 1, million, 10_000, true) }
+func BenchmarkRandomRows100k(b *testing.B)        { benchmarkRandomRows(b, 1, million, 100_000, false) }
+func BenchmarkRandomRows100kRetain4(b *testing.B) { benchmarkRandomRows(b, 4, million, 100_000, false) }
+func BenchmarkRandomRows100kBare(b *testing.B)    { benchmarkRandomRows(b, 1, million, 100_000, true) }
+func BenchmarkRandomRowsAll(b *testing.B)         { benchmarkRandomRows(b, 4, million, million, false) }
+func BenchmarkRandomRowsAllBare(b *testing.B)     { benchmarkRandomRows(b, 4, million, million, true) }

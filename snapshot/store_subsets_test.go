@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"callboard/protocol"
@@ -36,21 +37,39 @@ func TestRandomSubsetsTouchNothingElse(t *testing.T) {
 		reader := &pinSet{}
 		f.store.AddPins(reader)
 		var held []byte
+		wantOrdinals := slices.Repeat([]uint64{1}, n)
+		var queries []*Query // some come again: their rows are moved in another order then
+		var rowsOf [][]int
 		for ordinal := uint64(2); ordinal < 80; ordinal++ {
-			count := int(math.Exp(random.Float64()*math.Log(n))) + 1 // as many digits are as likely
-			some := random.Perm(n)[:min(count, n)]
-			rows := randomBytes(random, len(some)*rowBytes)
-			q := NewQuery()
-			for i, row := range some {
-				q.Add(prims[row])
-				copy(want[row*rowBytes:][:rowBytes], rows[i*rowBytes:])
+			if len(queries) == 0 || random.IntN(3) == 0 {
+				count := int(math.Exp(random.Float64()*math.Log(n))) + 1 // as many digits are as likely
+				some := random.Perm(n)[:min(count, n)]
+				some = append(some, some[:random.IntN(len(some))]...) // of prims that come twice the last row counts
+				q := NewQuery()
+				for _, row := range some {
+					q.Add(prims[row])
+				}
+				queries, rowsOf = append(queries, q), append(rowsOf, some)
 			}
-			write(q, ordinal, rows)
+			which := random.IntN(len(queries))
+			some := rowsOf[which]
+			rows := randomBytes(random, len(some)*rowBytes)
+			for i, row := range some {
+				copy(want[row*rowBytes:][:rowBytes], rows[i*rowBytes:])
+				wantOrdinals[row] = ordinal
+			}
+			write(queries[which], ordinal, rows)
 			show := func(epoch uint64) []byte {
 				v := f.versionAt(1, epoch)
 				return f.bytes(v.Block.Segment, v.Block.OffsetBytes, n*rowBytes)
 			}
 			require.True(t, bytes.Equal(want, show(f.store.Epoch())), "ordinal %d, %d rows", ordinal, len(some))
+			latest := f.versionAt(1, f.store.Epoch())
+			if latest.RowOrdinals.Segment != 0 {
+				require.Equal(t, wantOrdinals, slice[uint64](f.bytes(latest.RowOrdinals.Segment, latest.RowOrdinals.OffsetBytes, n*8), 0, n), "ordinal %d", ordinal)
+			} else {
+				require.Equal(t, slices.Repeat([]uint64{latest.OrdinalHighest}, n), wantOrdinals, "ordinal %d", ordinal)
+			}
 			if len(reader.pins) > 0 {
 				require.True(t, bytes.Equal(held, show(reader.pins[0].Epoch)), "ordinal %d: what is pinned changed", ordinal)
 			}

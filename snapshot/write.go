@@ -203,6 +203,7 @@ type incoming struct {
 	source   *Block        // the lease that the payload is copied from
 	from     []uint32      // of an array: the payload's row for each of the capture's prims; nil: row i
 	standing bool          // the capture is among its column's already
+	first    bool          // the column has no rows yet, and so many come that a Job makes their row map
 	copied   uint64
 	flags    uint32
 }

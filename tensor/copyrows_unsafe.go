@@ -35,8 +35,11 @@ func CopyRows(dst, src []byte, rowBytes int, dstRows, srcRows []uint32) error {
 	if err := checkRows("target row", dstRows, uint64(dstCount)); err != nil {
 		return err
 	}
-	if err := checkRows("source row", srcRows, uint64(srcCount)); err != nil {
-		return err
+	same := srcCount >= dstCount && unsafe.SliceData(srcRows) == unsafe.SliceData(dstRows) // one list for both
+	if !same {
+		if err := checkRows("source row", srcRows, uint64(srcCount)); err != nil {
+			return err
+		}
 	}
 	if n == 0 {
 		return nil

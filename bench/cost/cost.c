@@ -19,6 +19,8 @@
 
 #include "callboard.h"
 
+#include <sched.h>
+
 #define WARM_UP 24 /* rounds until blocks are used again */
 #define PLACES 16  /* different sets of rows, in turn */
 #define RUN_ROW 4096u
@@ -66,7 +68,10 @@ static cbd_query *query_of(const uint32_t *which, size_t n, const char *prefix)
         snprintf(texts + i * 24, 24, "/%s%u", prefix, which == NULL ? (uint32_t)i : which[i]);
     }
     cbd_query *query;
-    check(cbd_query_from_path_list(stage, paths, NULL, n, &query, &error), "query");
+    cbd_status status;
+    while ((status = cbd_query_from_path_list(stage, paths, NULL, n, &query, &error)) == CBD_STATUS_QUEUE_FULL)
+        sched_yield(); /* so many queries were just released */
+    check(status, "query");
     free(paths);
     free(texts);
     return query;

@@ -29,17 +29,16 @@ static void protect(const cbd_session *session, const struct map_group *group, i
 static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_descriptor *d)
 {
     uint64_t rows = d->rows, bytes;
-    if (session->sizes != NULL) {
-        rows = 0;
-        for (uint64_t i = 0; i < d->prim_count; i++)
+    if (session->schema.kind == CBD_KIND_ARRAY) {
+        rows = 0; /* of a claimed group's rows the block tells, once it is mapped */
+        for (uint64_t i = 0; session->sizes != NULL && i < d->prim_count; i++)
             if (__builtin_add_overflow(rows, session->sizes[d->first_prim + i], &rows))
                 return UINT64_MAX;
     }
     return __builtin_mul_overflow(rows, session->row_bytes, &bytes) ? UINT64_MAX : bytes;
 }
 
-/* Array kind: the rows lie one after the other, of the sizes that were asked for. */
-static cbd_status stage_arrays(const cbd_session *session, struct map_group *group, cbd_error *error)
+cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd_error *error)
 {
     cbd_group *view = &group->view;
     uint64_t at = 0;
@@ -47,7 +46,7 @@ static cbd_status stage_arrays(const cbd_session *session, struct map_group *gro
     if (group->arrays == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu arrays", (unsigned long long)view->rows);
     for (uint64_t i = 0; i < view->rows; i++) {
-        uint64_t elements = session->sizes[view->first_prim + i];
+        uint64_t elements = sizes[i];
         if (elements != 0)
             group->arrays[i] = (cbd_staged_array){(uint8_t *)view->data + at, elements};
         at += elements * view->row_bytes;
@@ -81,8 +80,9 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     if (group == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group");
     session->groups[session->count++] = group;
-    if (d->rows != 0 && d->block.length_bytes != 0) { /* arrays may all be empty */
-        cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, d->block.length_bytes, "a group", &bytes,
+    uint64_t needed = session->claimed && d->lease_bytes > d->block.length_bytes ? d->lease_bytes : d->block.length_bytes;
+    if (d->rows != 0 && needed != 0) { /* arrays may all be empty */
+        cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, needed, "a group", &bytes,
                                        &group->segment, error);
         if (status != CBD_STATUS_OK)
             return status;
@@ -113,7 +113,9 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
         view->prims = session->query->ids + d->first_prim;
     view->schema = session->schema;
     if (session->sizes != NULL)
-        return stage_arrays(session, group, error);
+        return cbdi_stage_arrays(session->sizes + view->first_prim, group, error);
+    if (session->schema.kind == CBD_KIND_ARRAY)
+        return CBD_STATUS_OK; /* claim.c goes on */
     view->ndim = cbdi_view_shape(&session->schema, d->rows, view->shape);
     return CBD_STATUS_OK;
 }
