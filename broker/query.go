@@ -3,10 +3,11 @@ package broker
 import (
 	"context"
 	"encoding/json"
-	"slices"
-	"strings"
+	"time"
 
 	"callboard/control"
+	"callboard/protocol"
+	"callboard/shm"
 	"callboard/snapshot"
 )
 
@@ -18,30 +19,24 @@ func (b *Broker) primsNow(ctx context.Context, q control.QueryRequest) (answer *
 	if q.Limit == 0 {
 		q.Limit = control.QueryPage
 	}
-	for _, name := range q.Has {
-		if err := snapshot.CheckName(name); err != nil {
-			return nil, rpcError(err)
-		}
+	filter, failure := filterOf(&q)
+	if failure != nil {
+		return nil, failure
 	}
 	wanted, err := b.findPaths(q.Paths)
 	if err != nil {
 		return nil, rpcError(err)
 	}
+	ids, epoch, err := b.filterNow(ctx, filter)
+	if err != nil {
+		return nil, rpcError(err)
+	}
 	failure = b.look(ctx, func(r *looking) error {
-		found, err := r.carriers(q.Has)
-		if err != nil {
-			return err
+		answer = &control.QueryResponse{Source: b.identity().Source(epoch), First: uint64(q.First), Prims: []control.Prim{}}
+		if q.Paths != nil {
+			ids = among(wanted, ids)
 		}
-		ids := wanted
-		if q.Paths == nil {
-			ids = make([]uint64, 0, len(found))
-			for id := range found {
-				ids = append(ids, id)
-			}
-			slices.Sort(ids) // ids rise in the order in which paths were first named: pages do not shift
-		}
-		answer = &control.QueryResponse{Source: b.identity().Source(r.pin.Epoch()), First: uint64(q.First), Prims: []control.Prim{}}
-		return r.page(answer, &q, ids, found, b.payload())
+		return r.page(answer, &q, ids, b.payload())
 	})
 	if failure != nil {
 		return nil, failure
@@ -49,96 +44,101 @@ func (b *Broker) primsNow(ctx context.Context, q control.QueryRequest) (answer *
 	return answer, nil
 }
 
-// carriers are the prims that carry all of names, or anything at all without names.
-func (r *looking) carriers(names []string) (map[uint64]struct{}, error) {
-	if len(names) == 0 {
-		columns, err := r.AllColumns()
-		if err != nil {
-			return nil, err
-		}
-		all := map[uint64]struct{}{}
-		return all, r.addCarriers(all, columns)
+var operators = map[string]uint32{"has": protocol.FilterHas, "in": protocol.FilterIn, "contains": protocol.FilterContains, "prefix": protocol.FilterPrefix,
+	"lt": protocol.FilterLess, "le": protocol.FilterLessEqual, "gt": protocol.FilterGreater, "ge": protocol.FilterGreaterEqual}
+
+// filterOf makes the filter of a request. Its paths are left to the caller, who keeps
+// their order.
+func filterOf(q *control.QueryRequest) (*snapshot.Filter, *control.RPCError) {
+	f := &snapshot.Filter{Sealed: true, Scoped: len(q.Has)+len(q.Where) > 0}
+	if q.Prefix != "" {
+		f.Predicates = append(f.Predicates, snapshot.Predicate{Operator: protocol.FilterPrefix, Name: snapshot.PathName, Values: []string{q.Prefix}})
 	}
-	var both map[uint64]struct{}
-	for _, name := range names {
-		columns, err := r.Columns(name)
-		if err != nil {
-			return nil, err
-		}
-		of := map[uint64]struct{}{}
-		if err := r.addCarriers(of, columns); err != nil {
-			return nil, err
-		}
-		for id := range both {
-			if _, carries := of[id]; !carries {
-				delete(both, id)
-			}
-		}
-		if both == nil {
-			both = of
-		}
+	for _, name := range q.Has {
+		f.Predicates = append(f.Predicates, snapshot.Predicate{Operator: protocol.FilterHas, Name: name})
 	}
-	return both, nil
+	for i, c := range q.Where {
+		operator, known := operators[c.Operator]
+		if !known {
+			return nil, refuse(control.CodeBadRequest, "where[%d]: operator is %q: expected has, in, contains, prefix, lt, le, gt or ge", i, c.Operator)
+		}
+		f.Predicates = append(f.Predicates, snapshot.Predicate{Operator: operator, Name: c.Attribute, Values: c.Values})
+	}
+	return f, nil
 }
 
-func (r *looking) addCarriers(to map[uint64]struct{}, columns []*snapshot.Column) error {
-	for _, c := range columns {
-		if err := r.ctx.Err(); err != nil {
-			return err
-		}
-		if c.Unreadable != nil {
-			continue
-		}
-		v, err := r.pin.Find(c)
-		if err != nil {
-			return err
-		}
-		if v.Column == nil {
-			continue
-		}
-		prims, err := r.Prims(&v)
-		if err != nil {
-			return err
-		}
-		for _, id := range prims {
-			if id != 0 {
-				to[id] = struct{}{}
-			}
+// retryPause is how long a filter waits for a seal that writes where it would look.
+const retryPause = time.Millisecond
+
+// filterNow evaluates a filter as the stage is now: what is long runs here, beside the
+// loop.
+func (b *Broker) filterNow(ctx context.Context, f *snapshot.Filter) (prims []uint64, epoch uint64, err error) {
+	var out snapshot.Outcome
+	var job *snapshot.Job
+	begin := func() {
+		fault := shm.Guard(func() {
+			out, job, err = b.store.Filter(f, func(q *snapshot.Query) { prims = q.Prims() })
+		})
+		if fault != nil {
+			err = fault
 		}
 	}
-	return nil
+	for first := true; first || err == snapshot.ErrRetry; first = false {
+		if !first {
+			select {
+			case <-ctx.Done():
+				return nil, 0, ctx.Err()
+			case <-time.After(retryPause):
+			}
+		}
+		if !b.do(begin) {
+			return nil, 0, errStopping
+		}
+	}
+	if err != nil || job == nil {
+		return prims, out.Epoch, err
+	}
+	fault := shm.Guard(job.Run)
+	if !b.do(func() {
+		if fault != nil {
+			job.Abort()
+			err = fault
+		} else {
+			out, err = job.Finish()
+		}
+	}) {
+		return nil, 0, errStopping
+	}
+	return prims, out.Epoch, err
 }
 
-// page counts the prims that match and puts as many into the answer as fit.
-func (r *looking) page(answer *control.QueryResponse, q *control.QueryRequest, ids []uint64, found map[uint64]struct{}, room int) error {
-	full := false
-	for i, id := range ids {
+// among gives those of wanted that were found, in wanted's order.
+func among(wanted, found []uint64) (ids []uint64) {
+	there := make(map[uint64]struct{}, len(found))
+	for _, id := range found {
+		there[id] = struct{}{}
+	}
+	for _, id := range wanted {
+		if _, ok := there[id]; ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// page puts as many of the prims that match into the answer as were asked for and fit.
+func (r *looking) page(answer *control.QueryResponse, q *control.QueryRequest, ids []uint64, room int) error {
+	answer.Count = uint64(len(ids))
+	for _, id := range ids[min(q.First, len(ids)):] {
 		if err := r.alive(); err != nil {
 			return err
 		}
-		if _, ok := found[id]; !ok {
-			continue
+		if len(answer.Prims) == q.Limit {
+			break
 		}
-		wanted := answer.Count >= uint64(q.First) && len(answer.Prims) < q.Limit && !full
-		if q.Prefix == "" && !wanted {
-			answer.Count++ // its text is not needed
-			continue
-		}
-		path := ""
-		if q.Paths != nil {
-			path = q.Paths[i]
-		} else {
-			var err error
-			if path, err = r.Text(id); err != nil {
-				return err
-			}
-		}
-		if !strings.HasPrefix(path, q.Prefix) {
-			continue
-		}
-		answer.Count++
-		if !wanted {
-			continue
+		path, err := r.Text(id)
+		if err != nil {
+			return err
 		}
 		prim := control.Prim{Path: path, ID: id}
 		text, err := json.Marshal(prim)
@@ -146,8 +146,7 @@ func (r *looking) page(answer *control.QueryResponse, q *control.QueryRequest, i
 			return err
 		}
 		if room -= len(text) + 1; room < 0 {
-			full = true // the next page begins here
-			continue
+			break // the next page begins here
 		}
 		answer.Prims = append(answer.Prims, prim)
 	}

@@ -3,9 +3,11 @@ package broker
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 
 	"callboard/control"
 	"callboard/snapshot"
@@ -17,8 +19,8 @@ func (b *Broker) readNow(ctx context.Context, q control.ReadRequest) (answer *co
 	if q.Encoding == "" {
 		q.Encoding = control.EncodingJSON
 	}
-	if q.Encoding != control.EncodingJSON && q.Encoding != control.EncodingBase64 {
-		return nil, refuse(control.CodeBadRequest, "encoding is %q: expected %q or %q", q.Encoding, control.EncodingJSON, control.EncodingBase64)
+	if q.Encoding != control.EncodingJSON && q.Encoding != control.EncodingText && q.Encoding != control.EncodingBase64 {
+		return nil, refuse(control.CodeBadRequest, "encoding is %q: expected %q, %q or %q", q.Encoding, control.EncodingJSON, control.EncodingText, control.EncodingBase64)
 	}
 	if err := snapshot.CheckName(q.Attribute); err != nil {
 		return nil, rpcError(err)
@@ -71,8 +73,8 @@ func (r *valueReading) add(answer *control.ReadResponse, c *snapshot.Column) err
 	if err != nil || v.Column == nil || v.Rows == 0 {
 		return err
 	}
-	if c.Schema.Kind == tensor.Array {
-		return refuse(control.CodeNotServed, "attribute %q is of kind array: its rows are served from shared memory only (any client)", c.Name)
+	if text := r.request.Encoding == control.EncodingText; text && (!c.IsArray() || c.Schema.DType != tensor.Uint8) {
+		return refuse(control.CodeBadRequest, "attribute %q is %s: text is kind array of uint8; ask with encoding %q or %q", c.Name, c.Schema.String(), control.EncodingJSON, control.EncodingBase64)
 	}
 	ids := r.ids
 	if r.request.Prims == nil {
@@ -86,9 +88,9 @@ func (r *valueReading) add(answer *control.ReadResponse, c *snapshot.Column) err
 	if err != nil || len(rows.Rows) == 0 {
 		return err
 	}
-	// Numbers take a byte at least; what is larger than that already is not made first.
-	if raw := uint64(len(rows.Rows)) * c.RowBytes; raw/2 > uint64(r.limit) {
-		return r.tooLarge(raw, "at least ")
+	places, err := r.places(c, &v, rows)
+	if err != nil {
+		return err
 	}
 	dtype, rowShape := c.Schema.DType, append([]uint64{}, c.Schema.RowShape...)
 	g := control.ReadGroup{Column: c.Index, DType: control.DType{Code: dtype.Code, Bits: dtype.Bits, Lanes: dtype.Lanes, Name: dtype.String()},
@@ -97,13 +99,11 @@ func (r *valueReading) add(answer *control.ReadResponse, c *snapshot.Column) err
 	if dtype.Lanes > 1 {
 		g.Shape = append(g.Shape, uint64(dtype.Lanes))
 	}
-	raw := make([]byte, 0, uint64(len(rows.Rows))*c.RowBytes)
 	for i, row := range rows.Rows {
 		if err := r.alive(); err != nil {
 			return err
 		}
 		g.Ordinal = max(g.Ordinal, v.RowOrdinal(row))
-		raw = append(raw, v.Data[uint64(row)*c.RowBytes:][:c.RowBytes]...)
 		path, err := r.Text(rows.Prims[i])
 		if err != nil {
 			return err
@@ -112,19 +112,85 @@ func (r *valueReading) add(answer *control.ReadResponse, c *snapshot.Column) err
 		r.used += len(path) + 3
 		r.carry(rows.Prims[i])
 	}
-	size := 0
-	if r.request.Encoding == control.EncodingBase64 {
-		g.Data, size = raw, base64.StdEncoding.EncodedLen(len(raw))
-	} else if g.Values, err = r.numbers(dtype, raw); err != nil {
+	if c.IsArray() {
+		g.Shape = g.Shape[:1]
+		for _, row := range places {
+			g.Sizes = append(g.Sizes, uint64(len(row)/dtype.Size()))
+		}
+		r.used += 21 * len(places)
+	}
+	size, err := r.encode(&g, c, places)
+	if err != nil {
 		return err
-	} else {
-		size = len(g.Values)
 	}
 	if r.used += size; r.used > r.limit {
 		return r.tooLarge(uint64(r.used), "")
 	}
 	answer.Groups = append(answer.Groups, g)
 	return nil
+}
+
+// places are the bytes of the rows, in place. Numbers take a byte at least: what is
+// larger than that already is refused before anything is made of it.
+func (r *valueReading) places(c *snapshot.Column, v *snapshot.Version, rows *snapshot.RowMap) (places [][]byte, err error) {
+	if c.IsArray() {
+		if places, err = r.pin.Ragged(v, rows); err != nil {
+			return nil, err
+		}
+	} else {
+		places = make([][]byte, len(rows.Rows))
+		for i, row := range rows.Rows {
+			places[i] = v.Data[uint64(row)*c.RowBytes:][:c.RowBytes]
+		}
+	}
+	raw := uint64(0)
+	for _, row := range places {
+		raw += uint64(len(row))
+	}
+	if raw/2 > uint64(r.limit) {
+		return nil, r.tooLarge(raw, "at least ")
+	}
+	return places, nil
+}
+
+// encode writes rows as the request wants them, and gives the size of that.
+func (r *valueReading) encode(g *control.ReadGroup, c *snapshot.Column, rows [][]byte) (size int, err error) {
+	switch {
+	case r.request.Encoding == control.EncodingBase64:
+		g.Data = slices.Concat(rows...)
+		return base64.StdEncoding.EncodedLen(len(g.Data)), nil
+	case r.request.Encoding == control.EncodingText:
+		for i, row := range rows {
+			if !utf8.Valid(row) {
+				return 0, refuse(control.CodeBadRequest, "attribute %q: the row of prim %s is no UTF-8; ask with encoding %q or %q", c.Name, g.Prims[i], control.EncodingJSON, control.EncodingBase64)
+			}
+			text := string(row)
+			quoted, err := json.Marshal(text)
+			if err != nil {
+				return 0, err
+			}
+			g.Texts, size = append(g.Texts, text), size+len(quoted)+1
+		}
+		return size, nil
+	case !c.IsArray():
+		g.Values, err = r.numbers(c.Schema.DType, slices.Concat(rows...))
+		return len(g.Values), err
+	}
+	all := []byte{'['}
+	for i, row := range rows {
+		if i > 0 {
+			all = append(all, ',')
+		}
+		one, err := r.numbers(c.Schema.DType, row)
+		if err != nil {
+			return 0, err
+		}
+		if all = append(all, one...); r.used+len(all) > r.limit {
+			return 0, r.tooLarge(uint64(r.used+len(all)), "at least ")
+		}
+	}
+	g.Values = append(all, ']')
+	return len(g.Values), nil
 }
 
 func (r *valueReading) carry(id uint64) {

@@ -187,6 +187,12 @@ func TestReadAndQueryOverNATSRefuse(t *testing.T) {
 		{subjects.Query(), `{"has":[""]}`, "400", ""},
 		{subjects.Query(), `{"has":"pose"}`, "400", "has"},
 		{subjects.Query(), `[]`, "400", ""},
+		{subjects.Query(), `{"where":[{"attribute":"pose","op":"like","values":["1"]}]}`, "400", `where[0]: operator is "like"`},
+		{subjects.Query(), `{"where":[{"attribute":"pose","op":"lt","values":["heavy"]}]}`, "400", `"heavy" is not a number`},
+		{subjects.Query(), `{"where":[{"attribute":"pose","op":"lt"}]}`, "400", "0 values"},
+		{subjects.Query(), `{"where":[{"attribute":"pose","op":"contains","values":["x"]}]}`, "501", "CONTAINS"},
+		{subjects.Query(), `{"where":[{"attribute":"@floor","op":"has"}]}`, "501", "reserved"},
+		{subjects.Read(), `{"attribute":"pose","encoding":"text"}`, "400", "text is kind array of uint8"},
 		{subjects.Query(), `{"paths":["` + strings.Repeat("a", 70<<10) + `"]}`, "413", ""},
 	} {
 		reply, err := c.Request(one.subject, []byte(one.request), 5*time.Second)
@@ -231,6 +237,24 @@ func TestQueryOverNATS(t *testing.T) {
 	require.Equal(t, []string{"/other"}, names)
 	names, _ = ask(control.QueryRequest{Paths: []string{"/other", "/nobody", "/named/only", "/World/r03"}})
 	require.Equal(t, []string{"/other", "/World/r03"}, names, "in the order asked for, those that are there")
+	names, _ = ask(control.QueryRequest{Where: []control.Where{{Attribute: "weight", Operator: "ge", Values: []string{"23.5"}}}})
+	require.Empty(t, names, "nobody has written it")
+	weights := make([]float32, 26)
+	for i := range weights {
+		weights[i] = float32(i)
+	}
+	p.writeSealed(3, q, "weight", float32s, 26, floats(weights...))
+	p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: q, Ordinal: 9}, writeArguments("weight", float32s, 26, make([]byte, 26*4)))
+	where := func(attribute, operator string, values ...string) control.Where {
+		return control.Where{Attribute: attribute, Operator: operator, Values: values}
+	}
+	names, r = ask(control.QueryRequest{Where: []control.Where{where("weight", "ge", "23.5")}})
+	require.Equal(t, []string{paths[24], "/other"}, names, "sealed values alone")
+	require.EqualValues(t, 3, r.Epoch)
+	names, _ = ask(control.QueryRequest{Where: []control.Where{where("weight", "in", "3", "12", "25"), where("@path", "prefix", "/World/"), where("mass", "has")}})
+	require.Equal(t, []string{paths[3]}, names)
+	names, _ = ask(control.QueryRequest{Paths: []string{"/other", paths[2], paths[1]}, Where: []control.Where{where("weight", "lt", "2")}})
+	require.Equal(t, []string{paths[1]}, names)
 	var all []string
 	for first := 0; first < 25; first += len(names) {
 		names, r = ask(control.QueryRequest{Prefix: "/World/", First: first, Limit: 7})
@@ -300,4 +324,70 @@ func TestReadOverNATSWhileSealing(t *testing.T) {
 	var pins int
 	require.True(t, b.do(func() { pins = len(b.reader.AppendPins(nil)) }))
 	require.Zero(t, pins)
+}
+
+// Rows of kind array: a list for each, or a text (behaviour 29, 32).
+func TestReadArraysOverNATS(t *testing.T) {
+	b := startBroker(t, nil)
+	p := attachPeer(t, b)
+	c, subjects := observing(t, b)
+	q := p.query("/a", "/b", "/c")
+	array := func(code, bits uint8, lanes uint16) protocol.Schema {
+		s := schemaWith(code, bits, lanes)
+		s.Kind = protocol.KindArray
+		return s
+	}
+	write := func(ordinal uint64, name string, schema protocol.Schema, rows ...[]byte) {
+		var sizes []uint64
+		var all []byte
+		for _, row := range rows {
+			sizes = append(sizes, uint64(len(row))/(uint64(schema.DtypeBits)/8*uint64(schema.DtypeLanes)))
+			all = append(all, row...)
+		}
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: q, Ordinal: ordinal, Flags: protocol.FlagSeal}, raggedArguments(name, schema, sizes, all))
+	}
+	ask := func(request control.ReadRequest) control.ReadGroup {
+		var r control.ReadResponse
+		require.NoError(t, control.Request(asking(t), c, subjects.Read(), request, &r))
+		require.Len(t, r.Groups, 1)
+		return r.Groups[0]
+	}
+	write(1, "points", array(2, 32, 2), floats(1, 2, 3, 4), nil, floats(5, float32(math.NaN())))
+	g := ask(control.ReadRequest{Attribute: "points"})
+	require.Equal(t, "array", g.Kind)
+	require.Equal(t, []uint64{3}, g.Shape)
+	require.Equal(t, []uint64{2, 0, 1}, g.Sizes)
+	require.JSONEq(t, `[[1,2,3,4],[],[5,"NaN"]]`, string(g.Values))
+	g = ask(control.ReadRequest{Attribute: "points", Prims: []string{"/c", "/a"}, Encoding: control.EncodingBase64})
+	require.Equal(t, []uint64{1, 2}, g.Sizes)
+	require.Equal(t, floats(5, float32(math.NaN()), 1, 2, 3, 4), g.Data)
+
+	write(2, "name", array(1, 8, 1), []byte("zwölf"), nil, []byte("x"))
+	require.Equal(t, []string{"zwölf", "", "x"}, ask(control.ReadRequest{Attribute: "name", Encoding: control.EncodingText}).Texts)
+	require.JSONEq(t, `[[120]]`, string(ask(control.ReadRequest{Attribute: "name", Prims: []string{"/c"}}).Values))
+	write(3, "name", array(1, 8, 1), []byte{255}, nil, nil)
+	refused := refusal(t, c, subjects.Read(), control.ReadRequest{Attribute: "name", Encoding: control.EncodingText})
+	require.Equal(t, control.CodeBadRequest, refused.Code)
+	require.Contains(t, refused.Text, "prim /a is no UTF-8")
+
+	write(4, "large", array(1, 8, 1), make([]byte, 700<<10), nil, nil)
+	refused = refusal(t, c, subjects.Read(), control.ReadRequest{Attribute: "large"})
+	require.Equal(t, control.CodeTooLarge, refused.Code)
+	require.Equal(t, []uint64{0, 0}, ask(control.ReadRequest{Attribute: "large", Prims: []string{"/b", "/c"}}).Sizes)
+}
+
+// raggedArguments are those of a write of kind array with rows of these sizes.
+func raggedArguments(name string, schema protocol.Schema, sizes []uint64, payload []byte) []byte {
+	out := writeArguments(name, schema, uint64(len(sizes)), payload)
+	for len(out)%8 != 0 {
+		out = append(out, 0)
+	}
+	var head protocol.WriteArguments
+	w, _ := decode[protocol.WriteEntry](out, uint64(len(encode(&head))))
+	w.ElementSizesOffsetBytes, w.ElementSizesCount = uint32(len(out)), uint32(len(sizes))
+	copy(out[len(encode(&head)):], encode(&w))
+	for _, size := range sizes {
+		out = binary.LittleEndian.AppendUint64(out, size)
+	}
+	return out
 }

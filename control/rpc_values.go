@@ -11,8 +11,16 @@ type QueryRequest struct {
 	Paths  []string `json:"paths,omitempty"`  // only these, in this order
 	Prefix string   `json:"prefix,omitempty"` // only paths that begin with it
 	Has    []string `json:"has,omitempty"`    // only prims that carry all these attributes
+	Where  []Where  `json:"where,omitempty"`  // only prims that satisfy all these
 	First  int      `json:"first,omitempty"`  // skip so many of those that match
 	Limit  int      `json:"limit,omitempty"`  // at most so many in the answer; 0: QueryPage
+}
+
+// Where is a condition on an attribute, or on "@path".
+type Where struct {
+	Attribute string   `json:"attribute"`
+	Operator  string   `json:"op"` // has, in, contains, lt, le, gt, ge; of "@path" in and prefix
+	Values    []string `json:"values,omitempty"`
 }
 
 // QueryPage is the most prims in one answer.
@@ -35,6 +43,7 @@ type Prim struct {
 // The encodings of values in a ReadResponse.
 const (
 	EncodingJSON   = "json"   // numbers
+	EncodingText   = "text"   // of kind array of uint8: a text for each row
 	EncodingBase64 = "base64" // the bytes as they lie in memory, little endian
 )
 
@@ -42,7 +51,7 @@ const (
 type ReadRequest struct {
 	Attribute string   `json:"attribute"`
 	Prims     []string `json:"prims,omitempty"`    // of these, in this order; absent: of all that carry it
-	Encoding  string   `json:"encoding,omitempty"` // json (default) or base64
+	Encoding  string   `json:"encoding,omitempty"` // json (default), text or base64
 }
 
 // ReadResponse is the answer to read.
@@ -54,7 +63,7 @@ type ReadResponse struct {
 	Groups    []ReadGroup `json:"groups"`          // one for each schema that the prims have; none before the first seal
 }
 
-// ReadGroup is the rows of one column. Either Values or Data is there.
+// ReadGroup is the rows of one column. Values, Texts or Data is there, as the encoding says.
 type ReadGroup struct {
 	Column   uint32          `json:"column"`
 	DType    DType           `json:"dtype"`
@@ -63,19 +72,24 @@ type ReadGroup struct {
 	Semantic string          `json:"semantic"`
 	Device   Device          `json:"device"`
 	Ordinal  uint64          `json:"ordinal,string"` // the highest among the rows
-	Shape    []uint64        `json:"shape"`          // of Values: prims, row shape, lanes if there are several
+	Shape    []uint64        `json:"shape"`          // of Values: prims, row shape, lanes if there are several; of kind array the prims alone
 	Prims    []string        `json:"prims"`
-	Values   json.RawMessage `json:"values,omitempty"` // one flat array, row by row
-	Data     []byte          `json:"data,omitempty"`   // base64
+	Sizes    []uint64        `json:"sizes,omitempty"`  // of kind array: the elements of each row
+	Values   json.RawMessage `json:"values,omitempty"` // one flat array, row by row; of kind array one for each row
+	Texts    []string        `json:"texts,omitempty"`  // one for each row
+	Data     []byte          `json:"data,omitempty"`   // base64, row by row
 }
 
 const (
 	querySchema = `{"type":"object","additionalProperties":false,"properties":{"paths":{"type":"array","items":{"type":"string"}},` +
-		`"prefix":{"type":"string"},"has":{"type":"array","items":{"type":"string"}},"first":{"type":"integer","minimum":0},"limit":{"type":"integer","minimum":0}}}`
+		`"prefix":{"type":"string"},"has":{"type":"array","items":{"type":"string"}},` +
+		`"where":{"type":"array","items":{"type":"object","additionalProperties":false,"required":["attribute","op"],"properties":{"attribute":{"type":"string"},` +
+		`"op":{"enum":["has","in","contains","prefix","lt","le","gt","ge"]},"values":{"type":"array","items":{"type":"string"}}}}},` +
+		`"first":{"type":"integer","minimum":0},"limit":{"type":"integer","minimum":0}}}`
 	readSchema = `{"type":"object","additionalProperties":false,"required":["attribute"],"properties":{"attribute":{"type":"string"},` +
-		`"prims":{"type":"array","items":{"type":"string"}},"encoding":{"enum":["json","base64"]}}}`
+		`"prims":{"type":"array","items":{"type":"string"}},"encoding":{"enum":["json","text","base64"]}}}`
 
-	queryDoc = "the prims that match: paths, a prefix, attributes that they carry"
+	queryDoc = "the prims that match: paths, a prefix, attributes that they carry, conditions on their values"
 	readDoc  = "the newest sealed value of an attribute, if it is small"
 )
 

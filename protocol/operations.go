@@ -371,7 +371,7 @@ type GroupDescriptor struct {
 	Session uint64
 	// Ordinal is the session's ordinal; 0 when it is taken at unmap (rule O8).
 	Ordinal uint64
-	// Block is the group's memory: Rows rows, one after the other.
+	// Block is the group's memory: Rows rows, one after the other; its length may be 0 of kind array.
 	Block BlockRef
 	// Rows is the number of rows.
 	Rows uint64
@@ -387,7 +387,8 @@ type GroupDescriptor struct {
 	Column uint32
 	// State is one of the Group constants.
 	State uint32
-	// ElementSizesOffsetBytes is a result offset of uint64 row lengths (array kind), else 0.
+	// ElementSizesOffsetBytes is a result offset of uint64 row lengths (array kind), else 0; 0 too where they lie behind
+	// the path ids.
 	ElementSizesOffsetBytes uint32
 	// DeviceArena is the arena's index (device memory).
 	DeviceArena uint32
@@ -400,7 +401,8 @@ type GroupDescriptor struct {
 	// LeaseBytes is the room that the block has; at least Block.LengthBytes.
 	LeaseBytes uint64
 	// PrimsOffsetBytes says where the group's PrimCount path ids lie, uint64, counted from Block.OffsetBytes and within
-	// LeaseBytes; 0 where only the session's owner fills groups.
+	// LeaseBytes; 0 where only the session's owner fills groups. Of kind array as many row lengths follow them, uint64 in
+	// elements.
 	PrimsOffsetBytes uint64
 	// ReservedTail is 0.
 	ReservedTail uint64

@@ -100,7 +100,7 @@
 //     rows out of them, as many bytes as it was given and 1 MiB; until the block that
 //     they leave is empty they count twice. Moving a row is no change of it.
 //  10. A filter looks at a survey: versions and captures as they were when it began, held
-//     until it ends. What it looks at is never written to meanwhile, so it may run
+//     or pinned until it ends. What it looks at is never written to meanwhile, so it may run
 //     beside the loop.
 //  11. The row map of a first write is made by the write's Job where it has many prims;
 //     the seal takes it over only when that write is all that it makes rows of.

@@ -126,7 +126,14 @@ func (s *Store) Filter(f *Filter, made func(*Query)) (Outcome, *Job, error) {
 		return Outcome{Epoch: l.epoch, Count: l.found.Size(), Value: uint64(len(l.found.attributes))}, nil
 	}
 	if l.cost*filterRowBytes <= s.config.CopyInlineBytes {
+		ran := false
+		defer func() { // memory that a producer has cut off: nothing stays held
+			if !ran {
+				l.release()
+			}
+		}()
 		l.run()
+		ran = true
 		out, err := finish()
 		return out, nil, err
 	}

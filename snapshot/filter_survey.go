@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"callboard/protocol"
+	"callboard/shm"
 	"callboard/tensor"
 )
 
@@ -20,9 +21,16 @@ type survey struct {
 	filter     *Filter
 	attributes []surveyAttribute
 	predicates []surveyPredicate
-	cost       uint64 // rows that may be looked at
+	cost       uint64 // rows, and elements of arrays, that may be looked at
 	blocks     []*Block
+	pins       []Pin                    // of array columns: their data blocks stay as their versions do (rule V8)
+	segments   map[uint64]surveySegment // that data blocks may lie in; nil where no predicate looks there
 	found      *Query
+}
+
+type surveySegment struct {
+	bytes   []byte
+	clients bool // a client may cut it off
 }
 
 type surveyAttribute struct {
@@ -33,6 +41,7 @@ type surveyAttribute struct {
 
 type surveyColumn struct {
 	rowBytes uint64
+	array    bool                 // rows are RowRefs
 	layout   []protocol.LayoutRow // of the version's rows
 	data     []byte
 	pending  []surveyCapture
@@ -99,6 +108,8 @@ func (s *Store) survey(f *Filter) (*survey, error) {
 					schema := c.known()
 					if test, err = p.test(&schema, &l.strings); err != nil {
 						test = never
+					} else if c.ragged != nil {
+						l.lookInto(c)
 					}
 				}
 				made.tests = append(made.tests, test)
@@ -107,8 +118,37 @@ func (s *Store) survey(f *Filter) (*survey, error) {
 		l.predicates = append(l.predicates, made)
 	}
 	l.cost += uint64(len(l.strings.texts)) / 64
+	if len(l.pins) > 0 {
+		s.AddPins(l)
+	}
 	return l, nil
 }
+
+// lookInto keeps an array column's data as it is now. What its pending captures refer to
+// is held; what its newest version does is as many blocks as it has rows, so that the
+// version is pinned instead.
+func (l *survey) lookInto(c *column) {
+	if l.segments == nil {
+		l.segments = map[uint64]surveySegment{}
+		for id, seg := range l.store.memory.segments {
+			l.segments[id] = surveySegment{seg.Bytes, seg.Sort == protocol.SegmentClient}
+		}
+	}
+	l.pins = append(l.pins, Pin{Attribute: c.index, Epoch: l.epoch})
+	l.cost += c.ragged.liveBytes / 8
+	if l.filter.Sealed {
+		return
+	}
+	for _, k := range c.pending {
+		if !k.filling && k.data != nil {
+			l.hold(k.data)
+			l.cost += k.dataBytes / 8
+		}
+	}
+}
+
+// AppendPins makes a survey a reader of the array columns that it looks into.
+func (l *survey) AppendPins(to []Pin) []Pin { return append(to, l.pins...) }
 
 // names tells whether the filter names an attribute.
 func (f *Filter) names(name string) bool {
@@ -146,7 +186,7 @@ func (l *survey) attribute(a *attribute) surveyAttribute {
 }
 
 func (l *survey) column(c *column) surveyColumn {
-	out := surveyColumn{rowBytes: c.rowBytes}
+	out := surveyColumn{rowBytes: c.rowBytes, array: c.ragged != nil}
 	if v := c.latest(); v != nil && v.layoutBlock != nil {
 		out.layout = slice[protocol.LayoutRow](v.layoutBlock.Bytes, sizeOf[protocol.LayoutHeader](), int(v.rows))
 		out.data = v.block.Bytes
@@ -179,6 +219,10 @@ func (l *survey) release() {
 		l.store.memory.Drop(b)
 	}
 	l.blocks = nil
+	if len(l.pins) > 0 {
+		l.pins = nil
+		l.store.RemovePins(l)
+	}
 }
 
 // set is a set of strings of the table, by index.
@@ -260,7 +304,7 @@ func (l *survey) run() {
 func (l *survey) carrying(c *surveyColumn, test func(row []byte) bool) set {
 	prims := l.newSet()
 	for i := range c.layout {
-		if l.lives(&c.layout[i]) && (test == nil || test(c.data[uint64(i)*c.rowBytes:][:c.rowBytes])) {
+		if l.lives(&c.layout[i]) && l.passes(c, test, c.data, uint64(i)) {
 			prims.add(l.index(c.layout[i].PathID))
 		}
 	}
@@ -270,7 +314,7 @@ func (l *survey) carrying(c *surveyColumn, test func(row []byte) bool) set {
 			if k.from != nil {
 				row = uint64(k.from[i])
 			}
-			if !k.deletes && (test == nil || test(k.bytes[row*c.rowBytes:][:c.rowBytes])) {
+			if !k.deletes && l.passes(c, test, k.bytes, row) {
 				prims.add(l.index(prim))
 			} else {
 				prims.remove(l.index(prim))
@@ -278,6 +322,26 @@ func (l *survey) carrying(c *surveyColumn, test func(row []byte) bool) set {
 		}
 	}
 	return prims
+}
+
+// passes runs a test on a row; nil passes all. What a client has cut off passes none.
+func (l *survey) passes(c *surveyColumn, test func(row []byte) bool, bytes []byte, row uint64) (ok bool) {
+	switch {
+	case test == nil:
+		return true
+	case !c.array:
+		return test(bytes[row*c.rowBytes:][:c.rowBytes])
+	}
+	ref := at[protocol.RowRef](bytes, row*refBytes)
+	if ref.LengthBytes == 0 {
+		return test(nil)
+	}
+	from := l.segments[ref.Segment]
+	elements := from.bytes[ref.OffsetBytes:][:ref.LengthBytes]
+	if !from.clients {
+		return test(elements)
+	}
+	return shm.Guard(func() { ok = test(elements) }) == nil && ok
 }
 
 // existing gives every prim that carries anything.

@@ -32,7 +32,7 @@ func (t *stringTable) text(id uint64) (string, bool) {
 // test makes of a predicate on an attribute what it asks of a row. The texts of tokens
 // are those of t, which is not looked at before the test runs.
 func (p *Predicate) test(schema *tensor.Schema, t *stringTable) (func(row []byte) bool, error) {
-	tokens := schema.Semantic == tensor.SemanticTokenID && schema.Kind == tensor.Fixed
+	tokens := schema.Semantic == tensor.SemanticTokenID
 	elements := uint64(1)
 	for _, n := range schema.RowShape {
 		elements *= n

@@ -26,14 +26,12 @@ type lent struct {
 	block          *Block
 }
 
-// split makes groups of so many rows and leases their blocks.
-func (s *Store) split(m *Session, arena *Arena, groupRows uint64) error {
+// split makes groups of so many rows and leases their blocks. starts: of an array, where
+// its rows begin when they lie one after the other.
+func (s *Store) split(m *Session, arena *Arena, groupRows uint64, starts []uint64) error {
 	count := (m.rows-1)/groupRows + 1
 	if count > protocol.GroupsMax {
 		return protocol.Errorf(protocol.StatusLimit, "group_rows is %d: %d prims make %d groups, the limit is %d; use %d or more", groupRows, m.rows, count, protocol.GroupsMax, (m.rows-1)/protocol.GroupsMax+1)
-	}
-	if m.starts != nil {
-		return protocol.Errorf(protocol.StatusNotSupported, "attribute %q: group_rows is %d for %d prims: a session of kind array has one group in this version; use 0", m.target.Name, groupRows, m.rows)
 	}
 	if m.target.Next {
 		return protocol.Errorf(protocol.StatusNotSupported, "group_rows is %d for %d prims: a session of several groups needs an ordinal, since the next one may be another for each group", groupRows, m.rows)
@@ -49,7 +47,10 @@ func (s *Store) split(m *Session, arena *Arena, groupRows uint64) error {
 		first := uint64(i) * groupRows
 		rows := min(groupRows, m.rows-first)
 		m.groups[i] = group{query: &Query{prims: m.target.Query.prims[first:][:rows:rows]}, first: first, rows: rows, attempt: 1, gone: new(atomic.Bool)}
-		total += (m.groupBytes(rows) + 4095) &^ 4095
+		if starts != nil {
+			m.groups[i].starts = startsFrom(starts[first:][:rows+1])
+		}
+		total += (m.groupBytes(&m.groups[i]) + 4095) &^ 4095
 	}
 	whole, err := s.memory.Alloc(m.arena, total) // so that one segment has room for all
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *Store) split(m *Session, arena *Arena, groupRows uint64) error {
 	s.memory.Drop(whole)
 	for i := range m.groups {
 		g := &m.groups[i]
-		if g.block, err = s.memory.Alloc(m.arena, m.groupBytes(g.rows)); err != nil {
+		if g.block, err = s.memory.Alloc(m.arena, m.groupBytes(g)); err != nil {
 			for _, g := range m.groups[:i] {
 				s.memory.Drop(g.block)
 			}
@@ -79,14 +80,34 @@ func (s *Store) endOpening(owner any, opened bool) {
 	}
 }
 
-// primsOffset is where the path ids of a group lie in its block: behind the rows.
-func (m *Session) primsOffset(rows uint64) uint64 { return (rows*m.row + 7) &^ 7 }
+// primsOffset is where the path ids of a group lie in its block: behind the rows, and
+// not at 0 where these are empty, since that says that there are none.
+func (m *Session) primsOffset(g *group) uint64 { return max(m.bytesOf(g, g.rows)+7, 8) &^ 7 }
 
-func (m *Session) groupBytes(rows uint64) uint64 { return m.primsOffset(rows) + 8*rows }
+// wordBytes is the size of what lies behind the rows: path ids, and of an array then the
+// rows' element counts.
+func (m *Session) wordBytes(g *group) uint64 {
+	if g.starts != nil {
+		return 16 * g.rows
+	}
+	return 8 * g.rows
+}
 
-func putPrims(dst []byte, prims []uint64) {
+func (m *Session) groupBytes(g *group) uint64 { return m.primsOffset(g) + m.wordBytes(g) }
+
+// putBehind writes what lies behind a group's rows. Claimants can write there too:
+// nothing of it is read again.
+func (m *Session) putBehind(block []byte, g *group, prims []uint64) {
+	words := block[m.primsOffset(g):]
 	for i, prim := range prims {
-		binary.LittleEndian.PutUint64(dst[8*i:], prim)
+		binary.LittleEndian.PutUint64(words[8*i:], prim)
+	}
+	if g.starts == nil {
+		return
+	}
+	words, element := words[8*len(prims):], elementBytes(&m.target.Schema)
+	for i := range prims {
+		binary.LittleEndian.PutUint64(words[8*i:], (g.starts[i+1]-g.starts[i])/element)
 	}
 }
 
@@ -146,7 +167,7 @@ func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error)
 		return refuse(protocol.StatusInvalidHandle, "group %d of session %d was claimed before, as attempt %d", index, id, g.attempt)
 	}
 	if g.block == nil {
-		block, err := s.memory.Alloc(m.arena, m.groupBytes(g.rows))
+		block, err := s.memory.Alloc(m.arena, m.groupBytes(g))
 		if err != nil {
 			return nil, 0, nil, err
 		}

@@ -18,22 +18,31 @@ func sessionStarts(t *Target, schema *protocol.Schema, rows uint64) ([]uint64, e
 
 // sealedRow is the part of a sealed row that the session's row has room for.
 type sealedRow struct {
-	first, length uint64 // in the session's bytes
+	first, length uint64 // in the group's bytes
 	from          *Block // held
 	at            uint64
 }
 
 func (p *sealedRow) copyTo(dst []byte) { copy(dst[p.first:][:p.length], p.from.Bytes[p.at:]) }
 
-// sealedRows are the sealed rows of an array column for the prims of an array session.
-func (s *Store) sealedRows(m *Session, c *column, rows []uint32) (pieces []sealedRow) {
+// startsFrom counts a run of starts from 0: a group's rows lie in a block of their own.
+func startsFrom(run []uint64) []uint64 {
+	own := make([]uint64, len(run))
+	for i, start := range run {
+		own[i] = start - run[0]
+	}
+	return own
+}
+
+// sealedRows are the sealed rows of an array column for the prims of a group.
+func (s *Store) sealedRows(g *group, c *column, rows []uint32) (pieces []sealedRow) {
 	table := slice[protocol.RowRef](c.latest().block.Bytes, 0, int(c.latest().rows))
 	for i, row := range rows {
 		if uint64(row) >= uint64(len(table)) || c.ragged.rows[row].data == nil {
 			continue
 		}
 		from := c.ragged.rows[row].data.block
-		pieces = append(pieces, sealedRow{first: m.starts[i], length: min(table[row].LengthBytes, m.starts[i+1]-m.starts[i]), from: from.Hold(), at: table[row].OffsetBytes - from.Ref.OffsetBytes})
+		pieces = append(pieces, sealedRow{first: g.starts[i], length: min(table[row].LengthBytes, g.starts[i+1]-g.starts[i]), from: from.Hold(), at: table[row].OffsetBytes - from.Ref.OffsetBytes})
 	}
 	return pieces
 }

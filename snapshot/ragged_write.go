@@ -66,7 +66,8 @@ func (w *incoming) sourceRow(i int) uint64 {
 }
 
 // leaseRagged takes the table of the capture's rows, and the memory of their elements:
-// the producer's own block where it promised to let go of it, whatever the rows are for.
+// the producer's own block where it promised to let go of it, whatever the rows are for,
+// but never that of a session of several groups, where others can write.
 func (w *incoming) leaseRagged(s *Store, seal bool, handoff uint32) (err error) {
 	k, p := w.capture, &w.payload
 	w.from, k.from = k.from, nil
@@ -75,11 +76,12 @@ func (w *incoming) leaseRagged(s *Store, seal bool, handoff uint32) (err error) 
 		return err
 	}
 	k.dataBytes = uint64(len(p.bytes))
-	adopt := p.staged != nil && p.adopt && handoff == protocol.HandoffAdopt
+	own := p.staged != nil && p.session == nil // nobody else can write there
+	adopt := own && p.adopt && handoff == protocol.HandoffAdopt
 	switch {
 	case adopt:
 		k.data, k.adopted, w.flags = p.staged.Hold(), true, protocol.CompletionAdopted
-	case p.staged != nil && handoff == protocol.HandoffAdopt:
+	case own && handoff == protocol.HandoffAdopt:
 		w.flags = protocol.CompletionAdoptRefused
 	}
 	if !adopt && p.selection.Mask != nil { // only what is selected is copied

@@ -16,9 +16,8 @@ type Session struct {
 	ID      uint64
 	Owner   any // whose handle it is; compared only
 	target  Target
-	rows    uint64   // of all groups
-	row     uint64   // bytes of a row; of an array none: starts says
-	starts  []uint64 // of an array: where each row begins in bytes, and the last one ends
+	rows    uint64 // of all groups
+	row     uint64 // bytes of a row; of an array none: its groups say
 	ordinal uint64
 	init    uint32
 	column  uint32 // its index, NoColumn where the attribute does not exist yet
@@ -38,6 +37,7 @@ type group struct {
 	query    *Query // its prims; of a session of one group it may have grown since
 	first    uint64 // its place in the session's query
 	rows     uint64
+	starts   []uint64     // of an array: where each row begins in the block, in bytes, and the last one ends
 	block    *Block       // nil once it was unmapped; while it is unclaimed: the next claim leases one
 	claimant any          // nil: nobody; compared only
 	attempt  uint32       // from 1
@@ -103,26 +103,27 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 	if init > protocol.InitCurrent {
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
 	}
-	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, starts: starts, ordinal: ordinal, init: init, column: protocol.NoColumn}
+	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, ordinal: ordinal, init: init, column: protocol.NoColumn}
 	m.target.Schema, m.target.Ordinal, m.target.ElementSizes = r.schema, ordinal, nil
 	if r.column != nil {
 		m.column = r.column.index
 	}
 	if groupRows != 0 && groupRows < rows {
-		err = s.split(m, arena, groupRows)
+		err = s.split(m, arena, groupRows, starts)
 	} else {
 		m.groups, m.left = m.only[:], 1
-		m.only[0] = group{query: t.Query, rows: rows, claimant: owner, attempt: 1, gone: &m.gone}
+		m.only[0] = group{query: t.Query, rows: rows, starts: starts, claimant: owner, attempt: 1, gone: &m.gone}
 		m.only[0].block, err = s.memory.Alloc(arena, size)
 	}
 	return m, err
 }
 
 // fillGroup brings a group's block to what init asks for: zeros, then the sealed values on
-// top. Claimants learn from the block, behind the rows, which prims the rows are for.
+// top. Claimants learn from the block, behind the rows, which prims the rows are for, and
+// how long those of an array are.
 func (s *Store) fillGroup(m *Session, index int) *Job {
 	g := &m.groups[index]
-	size := m.offset(g.rows)
+	size := m.bytesOf(g, g.rows)
 	if g.rows == 0 || m.arena == nil && (m.init == protocol.InitNone || size == 0) {
 		return nil
 	}
@@ -135,8 +136,8 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 	if c := s.columnOf(m); c != nil && m.init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
 		if from := c.latest(); from != nil && from.rows > 0 {
 			found, _, _ := g.query.lookUp(c.layout)
-			if m.starts != nil {
-				pieces = s.sealedRows(m, c, found[:g.rows])
+			if g.starts != nil {
+				pieces = s.sealedRows(g, c, found[:g.rows])
 			} else {
 				rows = append(rows, found[:g.rows]...) // the query may be used for another layout meanwhile
 				src, count = from.block.Hold(), from.rows
@@ -169,14 +170,14 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 				pieces[i].copyTo(dst.Bytes)
 			}
 			if m.arena != nil {
-				putPrims(dst.Bytes[m.primsOffset(g.rows):], prims)
+				m.putBehind(dst.Bytes, g, prims)
 			}
 		},
 		Finish: func() (Outcome, error) { end(); return Outcome{}, nil },
 		Abort:  end,
 	}
 	if m.arena != nil {
-		job.Bytes += 8 * g.rows
+		job.Bytes += m.wordBytes(g)
 	}
 	if job.Bytes > s.config.CopyInlineBytes {
 		return job
@@ -214,9 +215,9 @@ func (m *Session) Group(index uint32) protocol.GroupDescriptor {
 	}
 	if g.block != nil && g.claimant != nil {
 		d.Block, d.LeaseBytes = g.block.Ref, g.block.Ref.LengthBytes
-		d.Block.LengthBytes = m.offset(g.rows)
+		d.Block.LengthBytes = m.bytesOf(g, g.rows)
 		if m.arena != nil {
-			d.PrimsOffsetBytes = m.primsOffset(g.rows)
+			d.PrimsOffsetBytes = m.primsOffset(g)
 		}
 	}
 	return d
@@ -236,12 +237,12 @@ func (g *group) state() uint32 {
 // Any goroutine may ask it.
 func (m *Session) Gone(index uint32) func() bool { return m.groups[index].gone.Load }
 
-// offset is where a row begins in the session's bytes.
-func (m *Session) offset(row uint64) uint64 {
-	if m.starts != nil {
-		return m.starts[row]
+// bytesOf is how many bytes the leading rows of a group have.
+func (m *Session) bytesOf(g *group, rows uint64) uint64 {
+	if g.starts != nil {
+		return g.starts[rows]
 	}
-	return row * m.row
+	return rows * m.row
 }
 
 // Name is the attribute's name, Schema its schema, Insert its prim mode.
@@ -286,12 +287,12 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	if g.query.Size() != g.rows { // it was extended since
 		g.query = g.query.first(g.rows)
 	}
-	p := payload{bytes: g.block.Bytes[:m.offset(rows)], rows: rows, selection: selection, staged: g.block, adopt: adopt}
+	p := payload{bytes: g.block.Bytes[:m.bytesOf(g, rows)], rows: rows, selection: selection, staged: g.block, adopt: adopt}
 	if m.arena != nil {
 		p.session = m
 	}
-	if m.starts != nil {
-		p.starts = m.starts[:rows+1]
+	if g.starts != nil {
+		p.starts = g.starts[:rows+1]
 	}
 	m.target.Query = g.query
 	out, job, err := s.put(&m.target, p, seal)

@@ -413,3 +413,68 @@ func (f *fixture) compareFilter(r *rand.Rand, ops []filterOp, floor uint64, name
 		require.Equal(f.t, carried && (!filter.Scoped || slices.Contains(filter.Attributes, name)), reported[name], "%s reported by %s", name, what)
 	}
 }
+
+// CONTAINS looks into the rows of an array (behaviour 241); what is written, sealed and
+// given back while it does changes nothing of what it finds.
+func TestFilterLooksIntoArrays(t *testing.T) {
+	f := newFixture(t, Config{Retain: 1, CopyInlineBytes: 512}, 1<<30)
+	n := 500
+	p := f.paths(n)
+	var ids []uint64
+	for _, text := range []string{"one", "two", "three"} {
+		id, err := f.store.Intern(protocol.StringToken, text)
+		require.NoError(t, err)
+		ids = append(ids, id)
+	}
+	schema := arraySchema(1)
+	schema.DtypeBits, schema.Semantic = 64, uint32(tensor.SemanticTokenID)
+	write := func(q *Query, ordinal uint64, row func(i int) []uint64) {
+		target := Target{Query: q, Name: "t", Schema: schema, Ordinal: ordinal, ElementSizes: []uint64{}}
+		var bytes []byte
+		for i := range int(q.Size()) {
+			words := row(i)
+			target.ElementSizes = append(target.ElementSizes, uint64(len(words)))
+			for _, word := range words {
+				bytes = binary.LittleEndian.AppendUint64(bytes, word)
+			}
+		}
+		_, err := f.run(func() (Outcome, *Job, error) {
+			return f.store.Write(&target, bytes, q.Size(), tensor.Selection{Count: tensor.All}, false)
+		})
+		require.NoError(t, err)
+	}
+	contains := Predicate{Operator: protocol.FilterContains, Name: "t", Values: []string{"one", "three"}}
+	write(queryOf(p...), 1, func(i int) []uint64 { // row i has i%4 tokens, the last of which is "two" or "one"
+		return slices.Repeat([]uint64{ids[1], ids[1], ids[i/250]}, 2)[3-i%4 : 3]
+	})
+	want := []uint64{}
+	for i, prim := range p {
+		if i < 250 && i%4 > 0 {
+			want = append(want, prim)
+		}
+	}
+	require.Equal(t, want, f.found(contains), "unsealed")
+	f.seal(1, protocol.ScopeAll)
+	require.Equal(t, want, f.found(contains))
+	write(queryOf(p[4]), 2, func(int) []uint64 { return []uint64{ids[2]} })
+	want = slices.Insert(want, 3, p[4])
+	require.Equal(t, want, f.found(contains))
+
+	var q *Query
+	filter := Filter{Predicates: []Predicate{contains}}
+	job := f.start(func() (Outcome, *Job, error) { return f.store.Filter(&filter, func(made *Query) { q = made }) })
+	require.NotNil(t, job)
+	for ordinal := uint64(2); ordinal < 8; ordinal++ {
+		write(queryOf(p...), ordinal, func(int) []uint64 { return []uint64{7, 8, 9} })
+		f.seal(ordinal, protocol.ScopeAll)
+	}
+	held := len(f.store.findColumn("t").versions)
+	job.Run()
+	_, err := job.Finish()
+	require.NoError(t, err)
+	require.Equal(t, want, q.Prims())
+	require.Less(t, len(f.store.findColumn("t").versions), held, "let go of")
+	f.checkBooks()
+	_, _, err = f.filter(Filter{Predicates: []Predicate{in("t", "one")}})
+	requireStatus(t, protocol.StatusNotSupported, err)
+}

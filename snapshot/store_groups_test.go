@@ -3,6 +3,7 @@ package snapshot
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"callboard/protocol"
@@ -407,4 +408,72 @@ func TestSharedSegmentsAreNotTakenOver(t *testing.T) {
 	raw, ok := got.Store.segments.have(shared - 1)
 	require.True(t, ok)
 	require.EqualValues(t, protocol.SegmentRetired, at[protocol.SegmentEntry](raw, 0).State)
+}
+
+// TestGroupsOfAnArray: behaviour 175, 180, 182; rule M2. Rows of an array lie in their
+// group's block from 0 on, behind them the path ids and the rows' sizes; what is handed
+// back is copied, since others can write there (rule M1).
+func TestGroupsOfAnArray(t *testing.T) {
+	for _, room := range []uint64{1, 50_000} { // the long rows are copied by a job
+		f := newShares(t, 5, Config{})
+		_, err := f.writeRows(f.q, "a", 1, "one", "two", "three", "", "five")
+		require.NoError(t, err)
+		f.seal(1, protocol.ScopeAll)
+		sizes := []uint64{0, 0, 2 * room, 4 * room, 3}
+		target := Target{Query: f.q, Name: "a", Schema: arraySchema(1), Ordinal: 2, ElementSizes: sizes}
+		var m *Session
+		require.NoError(t, f.try(func() (err error) {
+			m, _, err = f.store.Map(owner, f.arena, &target, protocol.InitCurrent, 2)
+			return err
+		}))
+		require.Equal(t, 3, m.Groups())
+		for i, who := range []any{owner, anna, bert} {
+			got, err := f.claim(who, m, protocol.AnyGroup)
+			require.NoError(t, err)
+			d := m.Group(got)
+			own := sizes[d.FirstPrim:][:d.Rows]
+			mem := f.memory.Segment(d.Block.Segment).Bytes[d.Block.OffsetBytes:][:d.LeaseBytes]
+			at := 0
+			for k, size := range own {
+				require.Equal(t, f.prims[d.FirstPrim+uint64(k)], binary.LittleEndian.Uint64(mem[d.PrimsOffsetBytes+8*uint64(k):]))
+				require.Equal(t, size, binary.LittleEndian.Uint64(mem[d.PrimsOffsetBytes+8*(d.Rows+uint64(k)):]))
+				row := mem[at:][:size]
+				before := []string{"one", "two", "three", "", "five"}[d.FirstPrim+uint64(k)]
+				require.Equal(t, before[:min(len(before), len(row))], string(row[:min(len(before), len(row))]))
+				for j := range row {
+					row[j] = byte('u' + d.FirstPrim + uint64(k))
+				}
+				at += int(size)
+			}
+			require.EqualValues(t, at, d.Block.LengthBytes)
+			require.NotZero(t, d.PrimsOffsetBytes, "0 would say that nobody else fills it")
+			require.NoError(t, f.unmap(who, m, uint32(i), true))
+			for j := range mem { // a claimant that goes on writing
+				mem[j] = '!'
+			}
+			f.checkBooks()
+		}
+		require.True(t, m.Done())
+		out, err := f.run(func() (Outcome, *Job, error) { return f.store.SealSession(m) })
+		require.NoError(t, err)
+		require.EqualValues(t, 2, out.Epoch)
+		f.store.EndSession(m)
+		require.Equal(t, []string{"", "", strings.Repeat("w", int(2*room)), strings.Repeat("x", int(4*room)), "yyy"}, valuesOf(f.rowsAt(1, 2), f.prims))
+		require.Equal(t, []string{"one", "two", "three", "", "five"}, valuesOf(f.rowsAt(1, 1), f.prims))
+		f.checkBooks()
+
+		// Aborted, nothing of it stays.
+		target.Ordinal = 3
+		require.NoError(t, f.try(func() (err error) {
+			m, _, err = f.store.Map(owner, f.arena, &target, protocol.InitZero, 1)
+			return err
+		}))
+		_, err = f.claim(anna, m, 2)
+		require.NoError(t, err)
+		require.NoError(t, f.unmap(anna, m, 2, true))
+		f.store.AbortSession(m)
+		f.seal(3, protocol.ScopeAll)
+		require.Equal(t, strings.Repeat("w", int(2*room)), f.rowsAt(1, f.store.Epoch())[f.prims[2]])
+		f.checkBooks()
+	}
 }

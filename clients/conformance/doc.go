@@ -49,6 +49,8 @@
 //	A start verb …              as A verb …, without waiting for the answer, which A finish gives
 //	A kill                      ends role A's process as a crash does
 //	A freeze, A thaw            stops all threads of the broker, and lets them go on
+//	A crash, A restart          kills the broker of a fresh scenario, and starts it again
+//	A sleep, A wake             stops role A's process, and lets it go on
 //	A silent                    role A's process has written nothing to standard error
 //
 // Values are [1 2 3], raw bits [0x7fc00001], strings "text"; a write with several lists has one tensor per prim,

@@ -256,7 +256,7 @@ func (p *player) line(m move) (string, error) {
 			}
 			line += " array=1" + numberWords("sizes", sizes)
 		}
-		if p.groupRows != 0 && !s.array { // a session of kind array has one group
+		if p.groupRows != 0 {
 			line += fmt.Sprint(" group_rows=", p.groupRows)
 		}
 		return line, nil

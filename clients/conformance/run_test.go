@@ -82,6 +82,7 @@ func (s *supervisor) run(scenario *Scenario, languages []string) (assertions int
 	defer func() { // nobody stays attached to a broker that ends
 		for role, l := range language {
 			if d := s.running[l+" "+role]; d != nil {
+				_ = d.command.Process.Signal(syscall.SIGCONT) // a scenario that failed may have left it asleep
 				if _, end := d.ask("reset"); end != nil {
 					s.forget(l, role)
 				}
@@ -111,6 +112,16 @@ func (s *supervisor) step(n *namespace, broker *harness.Broker, language string,
 		return nil
 	case "freeze", "thaw": // of the broker, whoever says it
 		return signalBroker(broker, step.Words[0].text)
+	case "crash":
+		broker.Kill9()
+		return nil
+	case "restart":
+		broker.Restart()
+		return nil
+	case "sleep":
+		return d.command.Process.Signal(syscall.SIGSTOP)
+	case "wake":
+		return d.command.Process.Signal(syscall.SIGCONT)
 	case "silent":
 		if text := d.errors.String(); text != "" {
 			return fmt.Errorf("driver %s wrote to standard error:\n%s", language, text)

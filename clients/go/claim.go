@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"callboard/protocol"
+	"callboard/tensor"
 )
 
 // OpenGroup is a group that waits for somebody to claim and fill it.
@@ -66,7 +67,41 @@ func (m *session) claimNext() error {
 	}
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	if m.schema.Kind == tensor.Array {
+		if _, err := m.behindRows(&r.Group); err != nil {
+			return err
+		}
+	}
 	return m.take(r.Group)
+}
+
+// behindRows copies what a claimed group's block tells of its rows: the path ids, which
+// it returns, and of kind array their sizes, which become the group's starts. Whoever
+// else has claimed groups could change them: they are looked at once.
+func (m *session) behindRows(g *protocol.GroupDescriptor) (prims []uint64, err error) {
+	words, array := uint64(1), m.schema.Kind == tensor.Array
+	if array {
+		words = 2
+	}
+	x, err := m.client.writableSegment(g.Block.Segment)
+	if err != nil {
+		return nil, err
+	}
+	size := x.Size()
+	if g.PrimCount != g.Rows || g.Block.OffsetBytes > size || g.LeaseBytes > size-g.Block.OffsetBytes ||
+		g.Rows > g.LeaseBytes/(8*words) || g.PrimsOffsetBytes > g.LeaseBytes-8*words*g.Rows || g.PrimsOffsetBytes%8 != 0 {
+		return nil, fail(protocol.StatusInternal, "the broker says %d path ids at %d of a block of %d bytes", g.PrimCount, g.PrimsOffsetBytes, g.LeaseBytes)
+	}
+	all := make([]uint64, words*g.Rows)
+	copy(bytesOfSlice(all), x.Bytes()[g.Block.OffsetBytes:][g.PrimsOffsetBytes:])
+	if array {
+		starts, err := m.startsOf(g, all[g.Rows:])
+		if err != nil {
+			return nil, err
+		}
+		m.starts = append(m.starts, starts)
+	}
+	return all[:g.Rows:g.Rows], nil
 }
 
 // claim submits a claim and waits. A caller that gives up leaves no claim behind.
@@ -160,12 +195,13 @@ func (s *Stage) ClaimGroup(ctx context.Context, session uint64, index int) (*Map
 func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*MapGroup, error) {
 	g := r.Group
 	m := &session{client: c, id: g.Session, name: name, next: g.Ordinal == 0, life: life}
+	var prims []uint64
 	err := m.describe(&r.Schema)
 	if err == nil {
-		err = m.take(g)
+		prims, err = m.behindRows(&g)
 	}
-	if err == nil && (g.PrimCount != g.Rows || g.Rows > g.LeaseBytes/8 || g.PrimsOffsetBytes > g.LeaseBytes-8*g.Rows || g.PrimsOffsetBytes%8 != 0) {
-		err = fail(protocol.StatusInternal, "the broker says %d path ids at %d of a block of %d bytes", g.PrimCount, g.PrimsOffsetBytes, g.LeaseBytes)
+	if err == nil {
+		err = m.take(g)
 	}
 	if err == nil {
 		err = c.enter() // the group's own hold
@@ -179,13 +215,6 @@ func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*M
 		c.sessions[m] = true
 	}
 	c.mutex.Unlock()
-	x, err := c.writableSegment(g.Block.Segment)
-	if err != nil { // take has just had it
-		m.end()
-		return nil, err
-	}
-	prims := make([]uint64, g.PrimCount)
-	copy(bytesOfSlice(prims), x.Bytes()[g.Block.OffsetBytes:][g.PrimsOffsetBytes:])
 	out := &MapGroup{inner: m, place: g, prims: prims}
 	runtime.AddCleanup(out, func(m *session) {
 		if m.giveUp() {

@@ -81,10 +81,14 @@ func (s *floorState) reached(r *request) (floor uint64, ok bool) {
 	return floor, floor >= r.at
 }
 
-// maybe tells whether an operation may have been sealed before the broker went.
+// maybe tells whether an operation may have been sealed before the broker went: of one
+// that is about several names, whether any of them was.
 func (s *floorState) maybe(r *request) bool {
-	if !r.changes() || r.flags&protocol.FlagAbort != 0 || r.opcode == protocol.OpMap || r.opcode == protocol.OpSeal {
+	if !r.changes() || r.flags&protocol.FlagAbort != 0 || r.opcode == protocol.OpMap {
 		return false
+	}
+	if r.opcode == protocol.OpSeal && r.value != protocol.ScopeInclude {
+		return false // it names nothing: others' floors are not its doing
 	}
 	if r.flags&protocol.FlagNextOrdinal != 0 {
 		return !s.known || s.reader.Epoch() != r.epoch // nothing was sealed since: neither was this

@@ -11,9 +11,15 @@ func (m *session) groupStarts(g *protocol.GroupDescriptor, content []byte) ([]ui
 	if at > uint64(len(content)) || g.Rows > (uint64(len(content))-at)/8 {
 		return nil, fail(protocol.StatusInternal, "the broker says that %d element sizes lie at %d of %d bytes", g.Rows, at, len(content))
 	}
-	starts := make([]uint64, g.Rows+1)
-	for i := range g.Rows {
-		n, _ := decode[uint64](content[at+8*i:])
+	sizes := make([]uint64, g.Rows)
+	copy(bytesOfSlice(sizes), content[at:])
+	return m.startsOf(g, sizes)
+}
+
+// startsOf is where rows of so many elements begin in a group's bytes. sizes are ours.
+func (m *session) startsOf(g *protocol.GroupDescriptor, sizes []uint64) ([]uint64, error) {
+	starts := make([]uint64, len(sizes)+1)
+	for i, n := range sizes {
 		if n > (g.Block.LengthBytes-starts[i])/m.row {
 			return nil, fail(protocol.StatusInternal, "the broker leased %d bytes: %d elements of %d bytes for row %d do not fit", g.Block.LengthBytes, n, m.row, i)
 		}

@@ -60,6 +60,9 @@ func (s *Stage) WorkOn(ctx context.Context, attribute string, o WorkOptions, fil
 // workThrough fills groups that are listed until there are none.
 func (s *Stage) workThrough(ctx context.Context, attribute string, fill func(*MapGroup) error) error {
 	list, err := s.ListGroups(ctx, attribute)
+	if errors.Is(err, ErrBrokerRestarted) {
+		return nil // the next list waits for the next broker
+	}
 	if err != nil {
 		return ended(ctx, err)
 	}
@@ -89,6 +92,9 @@ func (s *Stage) work(ctx context.Context, session uint64, index int, fill func(*
 	}
 	defer g.GiveUp() // where fill fails or panics
 	if err := fill(g); err != nil {
+		if _, gone := g.Bytes(); errors.Is(gone, ErrBrokerRestarted) && errors.Is(err, ErrBrokerRestarted) {
+			return false, nil // it went while it was filled
+		}
 		return false, err
 	}
 	op, err := g.Unmap()

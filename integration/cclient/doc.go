@@ -1,8 +1,9 @@
-// Package cclient runs the C client's live test against a real broker.
+// Package cclient runs the live tests of the C client and of its C++ header against a real broker.
 //
 // # What it is
 //
-// clients/c/tests/test_live.c, built with the C client's own Makefile.
+// clients/c/tests/test_live.c and live_cxx.cc, built with the C client's own Makefile; and the client as others get it:
+// installed by CMake, found by find_package and pkg-config, with examples/cpp built and run.
 //
 // # Its place in the data's way
 //
@@ -10,7 +11,7 @@
 //
 // # Invariants
 //
-// The program ends with 0 and says ok for each verb; nothing is left behind.
+// A program ends with 0 and says ok; nothing is left behind. Those in C++ run as C++17, as C++20 and without exceptions.
 //
 // # When a peer dies or lies
 //

@@ -1268,7 +1268,8 @@ typedef struct cbd_abi_group_descriptor {
     uint64_t session;
     /* ordinal is the session's ordinal; 0 when it is taken at unmap (rule O8). */
     uint64_t ordinal;
-    /* block is the group's memory: rows rows, one after the other. */
+    /* block is the group's memory: rows rows, one after the other; its length may be 0 of
+     * kind array. */
     cbd_abi_block_ref block;
     /* rows is the number of rows. */
     uint64_t rows;
@@ -1286,7 +1287,7 @@ typedef struct cbd_abi_group_descriptor {
     /* state is one of the Group constants. */
     uint32_t state;
     /* element_sizes_offset_bytes is a result offset of uint64 row lengths (array kind), else
-     * 0. */
+     * 0; 0 too where they lie behind the path ids. */
     uint32_t element_sizes_offset_bytes;
     /* device_arena is the arena's index (device memory). */
     uint32_t device_arena;
@@ -1300,7 +1301,7 @@ typedef struct cbd_abi_group_descriptor {
     uint64_t lease_bytes;
     /* prims_offset_bytes says where the group's prim_count path ids lie, uint64, counted
      * from block.offset_bytes and within lease_bytes; 0 where only the session's owner fills
-     * groups. */
+     * groups. Of kind array as many row lengths follow them, uint64 in elements. */
     uint64_t prims_offset_bytes;
     /* reserved_tail is 0. */
     uint64_t reserved_tail;

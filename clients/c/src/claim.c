@@ -5,7 +5,7 @@
  *                                                   └──▶ cbd_give_up_group ──▶ the next attempt
  *
  * The first claim wins. With it comes the right to the group's segment, and behind the
- * rows in the group's block the path ids that they are for.
+ * rows in the group's block the path ids that they are for, and of kind array their sizes.
  */
 #include "map.h"
 
@@ -20,7 +20,6 @@ struct claim {
     cbd_abi_claim_results results;
     char name[CBD_NAME_BYTES_MAX + 1];
 };
-
 
 /* Submits a claim and waits, whatever interrupts: a claim that nobody knows of would never be
  * filled. What it says is checked as far as it is about itself. */
@@ -62,20 +61,33 @@ cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error)
     return status;
 }
 
-/* Copies the ids out of the block: whoever else has claimed groups could change them. */
-static cbd_status take_prims(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
+/* Array kind: the arrays of a claimed group, whose sizes are ours; its rows must lie in its bytes. */
+static cbd_status take_sizes(const cbd_session *session, const cbd_abi_group_descriptor *d, const uint64_t *sizes, cbd_error *error)
+{
+    uint64_t total = 0, bytes;
+    for (uint64_t i = 0; i < d->rows; i++)
+        if (__builtin_mul_overflow(sizes[i], session->row_bytes, &bytes) || __builtin_add_overflow(total, bytes, &total) ||
+            total > d->block.length_bytes)
+            return cbdi_fail(error, CBD_STATUS_INTERNAL, "row %llu of a group has %llu elements: its block has %llu bytes",
+                             (unsigned long long)i, (unsigned long long)sizes[i], (unsigned long long)d->block.length_bytes);
+    return cbdi_stage_arrays(sizes, session->groups[0], error);
+}
+
+/* Copies what lies behind the rows out of the block: whoever else has claimed groups could change it. */
+static cbd_status take_behind(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
 {
     struct map_group *group = session->groups[0];
-    if (d->rows > group->lease_bytes / 8 || d->prims_offset_bytes % 8 != 0 ||
-        d->prims_offset_bytes > group->lease_bytes - 8 * d->rows)
+    uint64_t words = session->schema.kind == CBD_KIND_ARRAY ? 2 : 1;
+    if (d->rows > group->lease_bytes / (8 * words) || d->prims_offset_bytes % 8 != 0 ||
+        d->prims_offset_bytes > group->lease_bytes - 8 * words * d->rows)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "%llu path ids lie at %llu of a block of %llu bytes", (unsigned long long)d->rows,
                          (unsigned long long)d->prims_offset_bytes, (unsigned long long)group->lease_bytes);
-    session->prims = malloc(8 * d->rows + 1);
+    session->prims = malloc(8 * words * d->rows + 1);
     if (session->prims == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu path ids", (unsigned long long)d->rows);
-    memcpy(session->prims, (uint8_t *)group->view.data + d->prims_offset_bytes, 8 * d->rows);
+    memcpy(session->prims, (uint8_t *)group->view.data + d->prims_offset_bytes, 8 * words * d->rows);
     group->view.prims = session->prims;
-    return CBD_STATUS_OK;
+    return words == 1 ? CBD_STATUS_OK : take_sizes(session, d, session->prims + d->rows, error);
 }
 
 /* The session of one claimed group; of a failure nothing stays claimed. */
@@ -102,7 +114,7 @@ static cbd_status claimed(cbd_stage *stage, const struct claim *c, uint64_t life
         pthread_mutex_unlock(&stage->cache_lock);
     }
     if (status == CBD_STATUS_OK)
-        status = take_prims(session, d, error);
+        status = take_behind(session, d, error);
     if (status != CBD_STATUS_OK) {
         if (session->count == 0)
             session->handle = 0; /* the broker is not to be believed: there is nothing to give up */

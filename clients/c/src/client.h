@@ -21,6 +21,7 @@
  *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
  *     filter.c     queries by filter, which may be used before they are made
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
+ *     dlpack.c     groups and tensors as DLPack's, and the way back
  *     dtype.c, text.c, error.c, futex.c                               what they need
  *     log.c        tells the application's callback what happens
  *

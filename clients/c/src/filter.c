@@ -17,9 +17,9 @@ static bool knows(const cbd_schema *s, uint32_t operator)
     bool tokens = s->semantic == CBD_SEMANTIC_TOKEN_ID;
     for (uint32_t i = 0; i < s->row_ndim; i++)
         elements *= s->row_shape[i];
-    if (s->kind != CBD_KIND_FIXED || operator == CBD_FILTER_CONTAINS)
-        return s->kind == CBD_KIND_FIXED && tokens;
-    return s->lanes == 1 && elements == 1 &&
+    if (operator == CBD_FILTER_CONTAINS)
+        return tokens;
+    return s->kind == CBD_KIND_FIXED && s->lanes == 1 && elements == 1 &&
            (tokens || s->code == CBD_DTYPE_INT || s->code == CBD_DTYPE_UINT || (s->code == CBD_DTYPE_FLOAT && s->bits <= 64));
 }
 

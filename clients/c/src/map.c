@@ -29,17 +29,16 @@ static void protect(const cbd_session *session, const struct map_group *group, i
 static uint64_t group_bytes(const cbd_session *session, const cbd_abi_group_descriptor *d)
 {
     uint64_t rows = d->rows, bytes;
-    if (session->sizes != NULL) {
-        rows = 0;
-        for (uint64_t i = 0; i < d->prim_count; i++)
+    if (session->schema.kind == CBD_KIND_ARRAY) {
+        rows = 0; /* of a claimed group's rows the block tells, once it is mapped */
+        for (uint64_t i = 0; session->sizes != NULL && i < d->prim_count; i++)
             if (__builtin_add_overflow(rows, session->sizes[d->first_prim + i], &rows))
                 return UINT64_MAX;
     }
     return __builtin_mul_overflow(rows, session->row_bytes, &bytes) ? UINT64_MAX : bytes;
 }
 
-/* Array kind: the rows lie one after the other, of the sizes that were asked for. */
-static cbd_status stage_arrays(const cbd_session *session, struct map_group *group, cbd_error *error)
+cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd_error *error)
 {
     cbd_group *view = &group->view;
     uint64_t at = 0;
@@ -47,7 +46,7 @@ static cbd_status stage_arrays(const cbd_session *session, struct map_group *gro
     if (group->arrays == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu arrays", (unsigned long long)view->rows);
     for (uint64_t i = 0; i < view->rows; i++) {
-        uint64_t elements = session->sizes[view->first_prim + i];
+        uint64_t elements = sizes[i];
         if (elements != 0)
             group->arrays[i] = (cbd_staged_array){(uint8_t *)view->data + at, elements};
         at += elements * view->row_bytes;
@@ -81,8 +80,9 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     if (group == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group");
     session->groups[session->count++] = group;
-    if (d->rows != 0 && d->block.length_bytes != 0) { /* arrays may all be empty */
-        cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, d->block.length_bytes, "a group", &bytes,
+    uint64_t needed = session->claimed && d->lease_bytes > d->block.length_bytes ? d->lease_bytes : d->block.length_bytes;
+    if (d->rows != 0 && needed != 0) { /* arrays may all be empty */
+        cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, needed, "a group", &bytes,
                                        &group->segment, error);
         if (status != CBD_STATUS_OK)
             return status;
@@ -113,7 +113,9 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
         view->prims = session->query->ids + d->first_prim;
     view->schema = session->schema;
     if (session->sizes != NULL)
-        return stage_arrays(session, group, error);
+        return cbdi_stage_arrays(session->sizes + view->first_prim, group, error);
+    if (session->schema.kind == CBD_KIND_ARRAY)
+        return CBD_STATUS_OK; /* claim.c goes on */
     view->ndim = cbdi_view_shape(&session->schema, d->rows, view->shape);
     return CBD_STATUS_OK;
 }
@@ -252,6 +254,7 @@ cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *na
         free(last);
         return NULL;
     }
+    atomic_init(&session->refs, 1);
     session->stage = stage;
     session->query = query == NULL ? NULL : cbdi_query_retain(query);
     session->claimed = query == NULL;
@@ -393,6 +396,9 @@ static void end_session(cbd_session *session, uint32_t flags)
         submit_end(session, flags);
 }
 
+/* COPY where memory that the unmap gives away is lent: the broker must not adopt it (M1). */
+static uint32_t copy_if_lent(const struct map_group *group) { return atomic_load(&group->lent) != 0 ? CBD_FLAG_COPY : 0; }
+
 cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
 {
     struct map_group *group = (struct map_group *)view;
@@ -409,7 +415,7 @@ cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_err
     cbd_status status = cbdi_enter(session->stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags, .value = view->index};
+    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags | copy_if_lent(group), .value = view->index};
     of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
@@ -440,6 +446,9 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
         return status;
     struct submission s = {.opcode = CBD_OP_UNMAP_ATTRIBUTE,
                            .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0)};
+    for (size_t i = 0; i < session->count; i++)
+        if (!session->groups[i]->unmapped)
+            s.flags |= copy_if_lent(session->groups[i]);
     of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
     if (status == CBD_STATUS_OK) {
@@ -506,15 +515,12 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
     return CBD_STATUS_OK;
 }
 
-void cbd_session_release(cbd_session *session)
+/* Drops a reference; the last one lets the memory go. */
+static void drop_session(cbd_session *session)
 {
-    if (session == NULL)
+    if (atomic_fetch_sub(&session->refs, 1) != 1)
         return;
     cbd_stage *stage = session->stage;
-    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
-        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
-                 stage->name, session->name);
-    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
     for (size_t i = 0; i < session->count; i++) {
         if (session->groups[i]->segment != NULL)
             atomic_fetch_sub(&session->groups[i]->segment->users, 1);
@@ -530,4 +536,28 @@ void cbd_session_release(cbd_session *session)
     free(session);
     cbdi_leave(stage);
     cbdi_stage_drop(stage);
+}
+
+void cbd_session_release(cbd_session *session)
+{
+    if (session == NULL)
+        return;
+    cbd_stage *stage = session->stage;
+    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
+                 stage->name, session->name);
+    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
+    drop_session(session);
+}
+
+void cbdi_group_lend(struct map_group *group)
+{
+    atomic_fetch_add(&group->view.session->refs, 1);
+    atomic_fetch_add(&group->lent, 1);
+}
+
+void cbdi_group_unlend(struct map_group *group)
+{
+    atomic_fetch_sub(&group->lent, 1);
+    drop_session(group->view.session);
 }

@@ -11,13 +11,15 @@ struct map_group {
     uint64_t offset_bytes, lease_bytes;
     bool unmapped;
     cbd_staged_array *arrays; /* view.arrays */
+    _Atomic uint32_t lent;    /* exports that are alive: somebody may still look, or write */
 };
 
 /* An open map session; or, with `claimed`, one group of somebody else's, under the same handle. */
 struct cbd_session {
+    _Atomic uint32_t refs; /* the handle's, and one for every export of a group */
     cbd_stage *stage;
     cbd_query *query; /* NULL: claimed */
-    uint64_t *prims;  /* of a claimed group; else NULL, they are the query's */
+    uint64_t *prims;  /* of a claimed group, sizes of arrays behind them; else NULL, they are the query's */
     uint64_t handle, life; /* life: of the broker that opened it */
     bool next_ordinal, claimed;
     uint64_t group_count;
@@ -29,7 +31,7 @@ struct cbd_session {
     size_t count, room, next;
     struct map_group **groups; /* those that are this client's */
     struct deferred *last;     /* submitted when the session ends without an op of the caller's */
-    uint64_t *sizes;           /* array kind: elements of each prim's row */
+    uint64_t *sizes;           /* array kind: elements of each prim's row; NULL: claimed */
     char name[];
 };
 
@@ -37,6 +39,11 @@ struct cbd_session {
 cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *name, size_t length);
 /* Makes one more group from the broker's descriptor, which is checked first; with cache_lock held. */
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error);
+/* Array kind: where each row lies in the group, one after the other, of these sizes, which were checked. */
+cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd_error *error);
+/* An export of the group begins and ends: it keeps the session's memory, and the unmap copies. Any thread ends it. */
+void cbdi_group_lend(struct map_group *group);
+void cbdi_group_unlend(struct map_group *group);
 /* Claims one more group of an own session; END when there is none left. */
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);
 

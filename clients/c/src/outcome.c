@@ -83,18 +83,23 @@ uint64_t cbdi_outcomes_floor(const struct outcomes *o, uint64_t hash)
     return o->other;
 }
 
-/* The lowest floor of what an op is about. */
-static void include(uint64_t *lowest, uint64_t floor) { *lowest = floor < *lowest ? floor : *lowest; }
-
+/* The floors of what an op is about: a seal is done where all of them have reached it; what is about
+ * several names may have been sealed where any has. */
 struct scope {
     const struct outcomes *outcomes;
-    uint64_t *lowest;
+    uint64_t lowest, highest;
 };
+
+static void include(struct scope *scope, uint64_t floor)
+{
+    scope->lowest = floor < scope->lowest ? floor : scope->lowest;
+    scope->highest = floor > scope->highest ? floor : scope->highest;
+}
 
 static void include_name(void *context, uint64_t hash)
 {
     struct scope *scope = context;
-    include(scope->lowest, cbdi_outcomes_floor(scope->outcomes, hash));
+    include(scope, cbdi_outcomes_floor(scope->outcomes, hash));
 }
 
 /* All names that are known but those of a seal's list. */
@@ -109,41 +114,43 @@ static void find_name(void *context, uint64_t hash)
     others->named |= others->hash == hash;
 }
 
-static void include_others(const struct outcomes *o, const cbd_op *op, const uint8_t *arguments, uint64_t *lowest)
+static void include_others(const cbd_op *op, const uint8_t *arguments, struct scope *scope)
 {
+    const struct outcomes *o = scope->outcomes;
     for (uint64_t i = 0; i < o->count; i++) {
         struct others others = {o->hashes[i], false};
         if (op->value == CBD_SCOPE_EXCLUDE)
             cbdi_op_names(op, arguments, find_name, &others);
         if (!others.named)
-            include(lowest, o->floors[i]);
+            include(scope, o->floors[i]);
     }
 }
 
-static uint64_t floors_of(const struct outcomes *o, const cbd_op *op, const uint8_t *arguments)
+static struct scope floors_of(const struct outcomes *o, const cbd_op *op, const uint8_t *arguments)
 {
-    uint64_t lowest = UINT64_MAX;
-    struct scope scope = {o, &lowest};
-    bool excludes = op->opcode == CBD_OP_SEAL && op->value == CBD_SCOPE_EXCLUDE;
-    if (excludes) {
-        include_others(o, op, arguments, &lowest);
-    } else if (!cbdi_op_names(op, arguments, include_name, &scope)) { /* everything */
-        include_others(o, op, arguments, &lowest);
-        include(&lowest, o->other);
+    struct scope scope = {o, UINT64_MAX, 0};
+    if (op->opcode == CBD_OP_SEAL && op->value != CBD_SCOPE_INCLUDE) {
+        include_others(op, arguments, &scope);
+        if (op->value == CBD_SCOPE_ALL)
+            include(&scope, o->other);
+        scope.highest = scope.lowest; /* it names nothing: others' floors are not its doing */
+    } else if (!cbdi_op_names(op, arguments, include_name, &scope)) { /* a delete of prims */
+        include_others(op, arguments, &scope);
     }
-    return lowest;
+    return scope;
 }
 
 void cbdi_outcome(const struct outcomes *o, cbd_op *op, const uint8_t *arguments)
 {
-    uint64_t floor = floors_of(o, op, arguments);
+    struct scope scope = floors_of(o, op, arguments);
+    uint64_t floor = scope.highest;
     op->result = (cbd_op_result){.status = CBD_STATUS_BROKER_RESTARTED, .ordinal = op->ordinal, .epoch = o->epoch};
     bool orders = op->opcode == CBD_OP_WRITE || op->opcode == CBD_OP_UNMAP_GROUP || op->opcode == CBD_OP_UNMAP_ATTRIBUTE ||
                   op->opcode == CBD_OP_SEAL || op->opcode == CBD_OP_DELETE;
     bool next = (op->flags & CBD_FLAG_NEXT_ORDINAL) != 0; /* the ordinal was the broker's to choose: nobody can tell */
-    if (op->opcode == CBD_OP_SEAL && floor >= op->ordinal) {
+    if (op->opcode == CBD_OP_SEAL && scope.lowest >= op->ordinal) {
         op->result.status = CBD_STATUS_OK;
-        op->result.value = floor == UINT64_MAX ? op->ordinal : floor;
+        op->result.value = scope.lowest == UINT64_MAX ? op->ordinal : scope.lowest;
     } else if (!orders) {
         snprintf(op->text, sizeof op->text, "the broker restarted before it answered op %llu; submit it again",
                  (unsigned long long)op->id);

@@ -149,8 +149,9 @@ void cbdi_unsealed_lost(cbd_stage *stage, const struct outcomes *o)
             at++;
         size_t room = sizeof names - used;
         int length = at < o->count ? (int)(o->lengths[at] < 60 ? o->lengths[at] : 60) : 0;
-        int wrote = snprintf(names + used, room, "%s\"%.*s\" up to ordinal %llu", lost != 0 ? ", " : "", length,
-                             at < o->count ? o->names[at] : "", (unsigned long long)ordinal);
+        const char *quote = length != 0 ? "\"" : "";
+        int wrote = snprintf(names + used, room, "%s%s%.*s%s up to ordinal %llu", lost != 0 ? ", " : "", quote, length != 0 ? length : 60,
+                             length != 0 ? o->names[at] : "an attribute that has no sealed data", quote, (unsigned long long)ordinal);
         if (wrote > 0 && (size_t)wrote < room)
             used += (size_t)wrote;
         else
@@ -162,8 +163,8 @@ void cbdi_unsealed_lost(cbd_stage *stage, const struct outcomes *o)
     if (lost == 0 && !prims)
         return;
     snprintf(u->told, sizeof u->told,
-             "the broker restarted before this client's work was sealed, and it is gone: %s%s%zu attributes in all. Nothing was submitted: write it again",
-             names, used != 0 ? "; " : prims ? "deletes; " : "", lost);
+             "the broker restarted before this client's work was sealed, and it is gone: %s%s%s%zu attributes in all. Nothing was submitted: write it again",
+             names, used != 0 ? "; " : "", prims ? "deletes of prims; " : "", lost);
     u->tell = true;
     cbdi_log(CBD_LOG_WARNING, CBDI_LOG_CALL, "stage %s: %s", stage->name, u->told);
 }

@@ -718,8 +718,11 @@ static cbd_status fill_places(cbd_group *group, void *context, cbd_error *e)
 {
     uint64_t *left = context;
     (void)e;
-    for (uint64_t i = 0; i < group->rows; i++)
-        memset((uint8_t *)group->data + i * group->row_bytes, (int)(group->first_prim + i), group->row_bytes);
+    for (uint64_t i = 0; i < group->rows; i++) {
+        void *row = group->arrays != NULL ? group->arrays[i].data : (uint8_t *)group->data + i * group->row_bytes;
+        if (row != NULL)
+            memset(row, (int)(group->first_prim + i), group->row_bytes * (group->arrays != NULL ? group->arrays[i].elements : 1));
+    }
     --*left;
     return CBD_STATUS_OK;
 }

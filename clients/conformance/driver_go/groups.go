@@ -103,12 +103,8 @@ func (d *driver) work(c command) (*answer, error) {
 	defer cancel()
 	left := c.number("n")
 	err := d.stage.WorkOn(ctx, c.arg(0), callboard.WorkOptions{}, func(g *callboard.MapGroup) error {
-		b, err := g.Bytes()
-		if err != nil {
+		if err := fillPlaces(g); err != nil {
 			return err
-		}
-		for i := range b {
-			b[i] = byte(g.First() + i/(len(b)/g.Rows()))
 		}
 		op, err := g.Unmap()
 		if err == nil {
@@ -123,4 +119,25 @@ func (d *driver) work(c command) (*answer, error) {
 		err = nil
 	}
 	return &answer{}, err
+}
+
+func fillPlaces(g *callboard.MapGroup) error {
+	b, err := g.Bytes()
+	if err != nil {
+		return err
+	}
+	for i := range g.Rows() {
+		row := b[i*len(b)/g.Rows() : (i+1)*len(b)/g.Rows()]
+		if g.IsArray() {
+			t, err := g.Tensor(i)
+			if err != nil {
+				return err
+			}
+			row = t.Data
+		}
+		for k := range row {
+			row[k] = byte(g.First() + i)
+		}
+	}
+	return nil
 }

@@ -54,6 +54,10 @@ class Groups:
         """Each byte of a row is the place of its prim in the session's query."""
 
         def fill(g: cb.Group) -> None:
+            if g.is_array:
+                for i in range(g.rows):
+                    np.asarray(g.array(i, flat=True)).view(np.uint8)[:] = g.first_prim + i
+                return
             g.array(0, flat=True).view(np.uint8).reshape(g.rows, -1)[:] = (
                 np.arange(g.rows, dtype=np.uint8)[:, None] + g.first_prim
             )

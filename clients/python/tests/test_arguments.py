@@ -52,8 +52,8 @@ def test_numpy_integers_and_the_largest_ordinal_work(stage: cb.Stage, query: cb.
     assert seal(stage, 2**64 - 2, name).floor == 2**64 - 2
 
 
-@pytest.mark.parametrize("attribute", [1, 1.75, b"pose", None, np.str_])
-def test_attribute_names_are_strings(stage: cb.Stage, query: cb.Query, attribute: object) -> None:
+@pytest.mark.parametrize("attribute", [1.75, 2.0, np.float64(1), True, b"pose", None, np.str_])
+def test_attributes_are_strings_or_tokens(stage: cb.Stage, query: cb.Query, attribute: object) -> None:
     """behaviour 309: and no column appears"""
     before = stage.attributes()
     for call in (
@@ -64,9 +64,55 @@ def test_attribute_names_are_strings(stage: cb.Stage, query: cb.Query, attribute
         lambda: stage.latest(attribute),
         lambda: stage.declare(attribute, dtype="f4"),
         lambda: stage.advance_write_floor(1, scope=cb.Scope.INCLUDE, attributes=[attribute]),
+        lambda: stage.delete_attributes(query, [attribute], ordinal=1),
+        lambda: stage.query(cb.Has(attribute)),  # type: ignore[arg-type]
+        lambda: stage.query(attributes=["x", attribute]),  # type: ignore[list-item]
+        lambda: stage.write_attributes(query, {attribute: np.zeros(2)}, ordinal=1),
+        lambda: stage.frontier(attribute),
     ):
         with pytest.raises(TypeError):
             call()
+    assert stage.attributes() == before
+
+
+@pytest.mark.parametrize("made", [int, np.uint64])
+def test_a_token_names_an_attribute(stage: cb.Stage, query: cb.Query, name: str, made: type) -> None:
+    """behaviour 270, 309: the same column either way"""
+    number = stage.tokens.intern(name)
+    token = made(number)
+    stage.write_attribute(query, token, np.array([1.0, 2.0]), ordinal=1).wait()
+    seal(stage, 1, name)
+    with stage.read_attributes(query, token) as read, read.fetch_read_next() as group:
+        assert group.attribute == name
+        assert group.array(0).tolist() == [1, 2]
+    stage.write_attributes(query, {token: np.array([3.0, 4.0])}, ordinal=2).wait()
+    with stage.map_attribute(query, token, ordinal=3) as session:
+        assert session.attribute == name
+        session.array[:] = 5
+    stage.advance_write_floor(3, scope=cb.Scope.INCLUDE, attributes=[token]).wait()
+    assert stage.write_floor(token) == stage.write_floor(name) == 3
+    assert stage.frontier(token) == stage.frontier(name)
+    with stage.query(cb.Has(token), cb.Greater(token, 4.5), attributes=np.array([number], np.uint64)) as found:
+        assert len(found) == 2
+        assert found.attributes == (name,)
+    stage.publish(token, 7.0)
+    assert stage.latest(token).attribute == name
+    with stage.snapshot() as snapshot:
+        assert float(snapshot[token]) == 7
+        assert snapshot.floor(token) == stage.write_floor(name)
+    assert stage.list_groups(token) == []
+    stage.delete_attributes(query, [token, name], ordinal=9).wait()
+    assert [a["name"] for a in stage.attributes()].count(name) == 1
+
+
+def test_a_token_that_nobody_knows(stage: cb.Stage, query: cb.Query) -> None:
+    """behaviour 270"""
+    before = stage.attributes()
+    for token in (0, 2**40 + 1):
+        with pytest.raises(cb.NotFound):
+            stage.write_attribute(query, token, np.zeros(2), ordinal=1)
+    with pytest.raises(ValueError, match="name"):
+        stage.publish(-1, 1.0)
     assert stage.attributes() == before
 
 
@@ -229,7 +275,11 @@ def test_a_bad_path_is_named_with_its_place(stage: cb.Stage, path: str, why: str
 
 @pytest.mark.parametrize(
     ("wrong", "error", "text"),
-    [(b"/c", TypeError, "string, not bytes"), ("/c\0", ValueError, "zero"), ("/c\ud800", ValueError, "surrogate")],
+    [
+        (b"/c", TypeError, "string( or a token)?, not bytes"),
+        ("/c\0", ValueError, "zero"),
+        ("/c\ud800", ValueError, "surrogate"),
+    ],
 )
 def test_what_is_no_text_is_named_with_its_place(
     stage: cb.Stage, query: cb.Query, wrong: object, error: type[Exception], text: str

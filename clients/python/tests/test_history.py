@@ -99,4 +99,4 @@ def test_the_frontier_of_a_name(stage: cb.Stage, query: cb.Query, name: str) -> 
     write(stage, query, name, [1, 2], 1)
     assert stage.frontier(name) == 0
     with pytest.raises(TypeError):
-        stage.frontier(7)  # type: ignore[arg-type]
+        stage.frontier(7.0)  # type: ignore[arg-type]

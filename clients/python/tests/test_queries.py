@@ -55,7 +55,7 @@ def test_filters_take_numbers_and_texts(stage: cb.Stage, written: str) -> None:
         with pytest.raises(TypeError):
             stage.query(wrong())
     with pytest.raises(TypeError):
-        stage.query(cb.Has(1))  # type: ignore[arg-type]
+        stage.query(cb.Has(1.0))  # type: ignore[arg-type]
     with pytest.raises(cb.NotSupported):
         stage.query(cb.Contains(written, ["a"]))
 

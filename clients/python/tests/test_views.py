@@ -336,7 +336,7 @@ def test_snapshot_reads_are_of_one_epoch(stage: cb.Stage, query: cb.Query, name:
         with pytest.raises(cb.NotFound, match="read"):
             snapshot[a]  # it lies on other prims
         with pytest.raises(TypeError):
-            snapshot[1]
+            snapshot[1.0]
     assert stage.write_floor(a) == 3
     for call in (lambda: snapshot[a], lambda: snapshot.read(query, [a]), lambda: snapshot.floor(), snapshot.__enter__):
         with pytest.raises(cb.InvalidHandle, match="released"):

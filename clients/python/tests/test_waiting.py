@@ -128,7 +128,7 @@ def test_watch_starts_with_what_is_there(stage: cb.Stage, name: str) -> None:
     assert float(next(watch)[name]) == 2.0
     assert next(stage.watch(timeout=5)).epoch == stage.epoch
     with pytest.raises(TypeError):
-        stage.watch(1)  # type: ignore[arg-type]
+        stage.watch(1.0)  # type: ignore[arg-type]
 
 
 INTERRUPTED = """

@@ -475,7 +475,7 @@ def test_deleted_attributes_and_prims_are_left_out(stage: cb.Stage, name: str) -
             ({"ordinal": 4}, TypeError),
             ({"attributes": ["@path"], "ordinal": 4}, cb.NotSupported),
             ({"attributes": [""], "ordinal": 4}, cb.InvalidArgument),
-            ({"attributes": 3, "ordinal": 4}, TypeError),
+            ({"attributes": 3.0, "ordinal": 4}, TypeError),
             ({"attributes": name}, TypeError),
         ):
             with pytest.raises(error):
@@ -528,7 +528,7 @@ def test_write_attributes_checks_everything_first(stage: cb.Stage, name: str) ->
             (cb.InvalidArgument, {}),
             (cb.NotSupported, {a: np.zeros((3, 3)), b: np.zeros((3, 10_000, 1))}),
             (TypeError, {a: np.zeros((3, 3)), b: None}),
-            (TypeError, {a: np.zeros((3, 3)), 1: np.zeros(3)}),
+            (TypeError, {a: np.zeros((3, 3)), 1.5: np.zeros(3)}),
         ):
             with pytest.raises(error):
                 stage.write_attributes(q, bad, ordinal=2)  # type: ignore[arg-type]

@@ -1156,7 +1156,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("session", 0, "Q", 1),
             # ordinal is the session's ordinal; 0 when it is taken at unmap (rule O8).
             ("ordinal", 8, "Q", 1),
-            # block is the group's memory: rows rows, one after the other.
+            # block is the group's memory: rows rows, one after the other; its length
+            # may be 0 of kind array.
             ("block", 16, "BlockRef", 1),
             # rows is the number of rows.
             ("rows", 40, "Q", 1),
@@ -1176,7 +1177,7 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # state is one of the Group constants.
             ("state", 76, "I", 1),
             # element_sizes_offset_bytes is a result offset of uint64 row lengths (array
-            # kind), else 0.
+            # kind), else 0; 0 too where they lie behind the path ids.
             ("element_sizes_offset_bytes", 80, "I", 1),
             # device_arena is the arena's index (device memory).
             ("device_arena", 84, "I", 1),
@@ -1190,7 +1191,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("lease_bytes", 104, "Q", 1),
             # prims_offset_bytes says where the group's prim_count path ids lie, uint64,
             # counted from block.offset_bytes and within lease_bytes; 0 where only the
-            # session's owner fills groups.
+            # session's owner fills groups. Of kind array as many row lengths follow
+            # them, uint64 in elements.
             ("prims_offset_bytes", 112, "Q", 1),
             # reserved_tail is 0.
             ("reserved_tail", 120, "Q", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import sys
 import threading
@@ -10,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _lists, _native
-from ._errors import InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
+from ._errors import BrokerRestarted, InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
 from ._lists import PathList
-from ._types import Filter, OpenGroup, PrimMode, Write
+from ._types import Filter, Name, OpenGroup, PrimMode, Write
 
 _LIST_SECONDS = 0.02  # between two lists of groups that find nothing
 
@@ -74,7 +75,11 @@ class Strings:
 
 
 class Stage(_native.Stage):
-    """A session with a stage: made by callboard.connect(), ended by close() or by leaving a with-block."""
+    """A session with a stage: made by callboard.connect(), ended by close() or by leaving a with-block.
+
+    Wherever a call takes an attribute's name it takes the token of that name as well, an integer of this stage's
+    tokens (NumPy's too): it is the same attribute. An unknown token raises NotFound, and nothing is made.
+    """
 
     __slots__ = ()
 
@@ -100,7 +105,7 @@ class Stage(_native.Stage):
     def query(
         self,
         *filters: Filter,
-        attributes: str | Iterable[str] | None = None,
+        attributes: Name | Iterable[Name] | None = None,
         sealed: bool = False,
         wait: bool = True,
         timeout: float | None = None,
@@ -130,7 +135,7 @@ class Stage(_native.Stage):
     def write_attributes(
         self,
         query: _native.Query,
-        attributes: Mapping[str, Any],
+        attributes: Mapping[Any, Any],
         *,
         ordinal: int,
         prim_mode: int = PrimMode.UPSERT,
@@ -147,7 +152,7 @@ class Stage(_native.Stage):
             entries.append((name, w.array, w.semantic, w.is_array, w.row_shape, w.count, w.index_map, w.mask, w.dtype))
         return self._write_attributes(query, entries, ordinal, prim_mode)
 
-    def list_groups(self, attribute: str | None = None) -> list[OpenGroup]:
+    def list_groups(self, attribute: Name | None = None) -> list[OpenGroup]:
         """The groups of an attribute's map sessions (None: of all) that nobody has claimed. Waits for the broker."""
         return [OpenGroup(*group) for group in self._list_groups(attribute)]
 
@@ -162,7 +167,7 @@ class Stage(_native.Stage):
 
     def work_on(
         self,
-        attribute: str,
+        attribute: Name,
         fn: Callable[[_native.Group], Any],
         *,
         stop: threading.Event | None = None,
@@ -174,7 +179,7 @@ class Stage(_native.Stage):
         hands the group back. Any number of processes may do so: each group is one worker's, and that of a worker that
         died comes again, as the next attempt. An exception of fn gives the group back, for somebody else, and is raised
         here. What becomes of a session meanwhile (it was aborted, or a seal passed it) is its owner's to know: the work
-        goes on with others.
+        goes on with others, after a restart of the broker too.
 
         Goes on until stop is set or no group has come for `idle` seconds; None: for ever. Groups are found by listing
         them every 20 ms: no NATS is needed. Raises SessionEnded when the broker is gone.
@@ -183,7 +188,7 @@ class Stage(_native.Stage):
         last = time.monotonic()
         while stop is None or not stop.is_set():
             before = filled
-            for session in dict.fromkeys(group.session for group in self.list_groups(attribute)):
+            for session in self._open_sessions(attribute):
                 while (stop is None or not stop.is_set()) and self._work(session, fn):
                     filled += 1
             now = time.monotonic()
@@ -199,12 +204,19 @@ class Stage(_native.Stage):
                 stop.wait(pause)
         return filled
 
+    def _open_sessions(self, attribute: Name) -> list[int]:
+        """The sessions that have groups to claim."""
+        try:
+            return list(dict.fromkeys(group.session for group in self.list_groups(attribute)))
+        except BrokerRestarted:
+            return []  # the next list waits for the next broker
+
     def _work(self, session: int, fn: Callable[[_native.Group], Any]) -> bool:
         """Claims a group and fills it. False: there is none, or no room for it now."""
         try:
             group = self._claim_group(session, None)
-        except (InvalidHandle, QueueFull, OutOfMemory):
-            return False
+        except (InvalidHandle, QueueFull, OutOfMemory, BrokerRestarted):
+            return False  # the list waits for the next broker
         if group is None:
             return False
         try:
@@ -219,10 +231,10 @@ class Stage(_native.Stage):
         except (QueueFull, OutOfMemory):
             return False
         except OperationFailed:
-            pass  # fn has handed it back, or the session was aborted or sealed
+            group.give_up()  # where it is still held; else fn has handed it back, or the session was aborted or sealed
         return True
 
-    def watch(self, *names: str, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
+    def watch(self, *names: Name, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
         """Yields a Snapshot whenever one of the attributes was sealed, or anything where none is named.
 
         The first one comes at once where something is sealed already; with `after`, an epoch, it is the first state
@@ -230,11 +242,11 @@ class Stage(_native.Stage):
         wait for each; then Timeout is raised. Ends by SessionEnded when the stage is closed.
         """
         for name in names:
-            if not isinstance(name, str):
-                raise TypeError(f"names must be strings, not {type(name).__name__}")
+            if isinstance(name, bool) or not isinstance(name, str | numbers.Integral):
+                raise TypeError(f"names must be strings or tokens, not {type(name).__name__}")
         return self._watch(names, after, timeout)
 
-    def _watch(self, names: tuple[str, ...], after: int | None, timeout: float | None) -> Iterator[_native.Snapshot]:
+    def _watch(self, names: tuple[Name, ...], after: int | None, timeout: float | None) -> Iterator[_native.Snapshot]:
         epoch = 0 if after is None else after
         floors: list[int] | None = [0] * len(names) if after is None else None  # None: whatever comes is new
         while True:

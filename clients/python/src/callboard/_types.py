@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from . import _abi
 
@@ -252,6 +252,9 @@ class OpenGroup(NamedTuple):
 # The reserved attribute of the prims' own path ids: it can be read and filtered by.
 PATH = "@path"
 
+# An attribute: its name, or the token of its name (Stage.intern, NumPy's integers too).
+Name = str | SupportsIndex
+
 # What a filter compares with: a text, or a number, which becomes one.
 Value = str | int | float
 
@@ -273,15 +276,15 @@ def _several(values: Iterable[Any]) -> tuple[str, ...]:
 class Filter(Protocol):
     """What Stage.query takes."""
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]: ...
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]: ...
 
 
 class Has(NamedTuple):
     """A filter of Stage.query: prims that carry the attribute."""
 
-    attribute: str
+    attribute: Name
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_HAS, self.attribute, ()
 
 
@@ -290,7 +293,7 @@ class PathPrefix(NamedTuple):
 
     prefix: str
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_PREFIX, PATH, (self.prefix,)
 
 
@@ -299,65 +302,65 @@ class PathIn(NamedTuple):
 
     paths: Iterable[str]
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_IN, PATH, _several(self.paths)
 
 
 class In(NamedTuple):
     """A filter of Stage.query: prims whose attribute, one number or token, is one of the values."""
 
-    attribute: str
+    attribute: Name
     values: Iterable[Value]
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_IN, self.attribute, _several(self.values)
 
 
 class Contains(NamedTuple):
     """A filter of Stage.query: prims among whose tokens is one of the values. For all of several give one each."""
 
-    attribute: str
+    attribute: Name
     values: Iterable[str]
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_CONTAINS, self.attribute, _several(self.values)
 
 
 class Less(NamedTuple):
     """A filter of Stage.query: prims whose attribute, one number or token, is below the value."""
 
-    attribute: str
+    attribute: Name
     value: Value
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_LESS, self.attribute, (_text(self.value),)
 
 
 class LessEqual(NamedTuple):
     """As Less, or equal."""
 
-    attribute: str
+    attribute: Name
     value: Value
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_LESS_EQUAL, self.attribute, (_text(self.value),)
 
 
 class Greater(NamedTuple):
     """A filter of Stage.query: prims whose attribute, one number or token, is above the value."""
 
-    attribute: str
+    attribute: Name
     value: Value
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_GREATER, self.attribute, (_text(self.value),)
 
 
 class GreaterEqual(NamedTuple):
     """As Greater, or equal."""
 
-    attribute: str
+    attribute: Name
     value: Value
 
-    def _predicate(self) -> tuple[int, str, tuple[str, ...]]:
+    def _predicate(self) -> tuple[int, Name, tuple[str, ...]]:
         return _abi.FILTER_GREATER_EQUAL, self.attribute, (_text(self.value),)

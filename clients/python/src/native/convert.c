@@ -273,3 +273,72 @@ void texts_close(struct texts *texts)
     texts->texts = NULL;
     texts->lengths = NULL;
 }
+
+/* ---- attributes -------------------------------------------------------------------- */
+
+/* The text of a token, which the stage keeps: that of cbd_resolve goes when another thread closes it. */
+static PyObject *name_of_token(Stage *stage, PyObject *from, const char *argument)
+{
+    uint64_t token;
+    if (convert_u64(from, argument, &token) < 0)
+        return NULL;
+    if (stage->names == NULL && (stage->names = PyDict_New()) == NULL)
+        return NULL;
+    PyObject *key = PyLong_FromUnsignedLongLong(token);
+    PyObject *name = key == NULL ? NULL : PyDict_GetItemWithError(stage->names, key);
+    if (name == NULL && key != NULL && !PyErr_Occurred()) {
+        const char *text;
+        size_t length;
+        cbd_error error;
+        cbd_status status = cbd_resolve(stage->stage, token, &text, &length, &error);
+        PyObject *made = status == CBD_STATUS_OK ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, NULL) : raise_error(status, &error);
+        if (made != NULL && PyDict_SetItem(stage->names, key, made) == 0)
+            name = made;
+        Py_XDECREF(made); /* the dictionary has it */
+    }
+    Py_XDECREF(key);
+    return name;
+}
+
+PyObject *attribute_name(Stage *stage, PyObject *from, const char *argument)
+{
+    if (PyUnicode_Check(from))
+        return from;
+    if (PyIndex_Check(from) && !PyBool_Check(from))
+        return name_of_token(stage, from, argument);
+    PyErr_Format(PyExc_TypeError, "%s must be a string or a token, not %.100s", argument, Py_TYPE(from)->tp_name);
+    return NULL;
+}
+
+const char *convert_attribute(Stage *stage, PyObject *from, const char *argument)
+{
+    PyObject *name = attribute_name(stage, from, argument);
+    return name == NULL ? NULL : convert_text(name, argument);
+}
+
+int attributes_open(struct texts *texts, Stage *stage, PyObject *from, const char *argument)
+{
+    memset(texts, 0, sizeof *texts);
+    bool single = PyUnicode_Check(from) || (PyIndex_Check(from) && !PySequence_Check(from)); /* NumPy's arrays are both */
+    if (single) {
+        PyObject *name = attribute_name(stage, from, argument);
+        return name == NULL ? -1 : texts_open(texts, name, argument, true);
+    }
+    PyObject *given = PySequence_Tuple(from), *all = NULL; /* another thread may change a list meanwhile */
+    if (given == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s must be a list of strings or tokens, not %.100s", argument, Py_TYPE(from)->tp_name);
+    if (given != NULL)
+        all = PyTuple_New(PyTuple_GET_SIZE(given));
+    for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(given); i++) {
+        char element[ELEMENT_BYTES];
+        PyObject *name = attribute_name(stage, PyTuple_GET_ITEM(given, i), element_of(element, argument, (size_t)i));
+        if (name == NULL)
+            Py_CLEAR(all);
+        else
+            PyTuple_SET_ITEM(all, i, Py_NewRef(name));
+    }
+    Py_XDECREF(given);
+    int opened = all == NULL ? -1 : texts_open(texts, all, argument, true);
+    Py_XDECREF(all);
+    return opened;
+}

@@ -1,135 +1,65 @@
 /* DLPack: the exchange of tensors between libraries, out and in.
  *
- * The structs are those of the standard, version 1: the legacy one, and the one with a
- * version and flags. What a consumer gives back runs dlpack's deleter, on any thread
- * and perhaps after the interpreter has ended: it frees and drops a lease, no more. */
+ * The structs and the deleters are the C client's, callboard_dlpack.h. What a consumer gives back drops a lease, on
+ * any thread and perhaps after the interpreter has ended. */
 #include "native.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-struct dl_tensor {
-    void *data;
-    int32_t device_type, device_id;
-    int32_t ndim;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides; /* strides in elements */
-    uint64_t byte_offset;
-};
-
-struct dl_legacy {
-    struct dl_tensor tensor;
-    void *context;
-    void (*deleter)(struct dl_legacy *);
-};
-
-struct dl_versioned {
-    uint32_t major, minor;
-    void *context;
-    void (*deleter)(struct dl_versioned *);
-    uint64_t flags;
-    struct dl_tensor tensor;
-};
-
-_Static_assert(sizeof(struct dl_tensor) == 48 && sizeof(struct dl_legacy) == 64 && sizeof(struct dl_versioned) == 80,
-               "the standard's sizes");
-
-enum { FLAG_READ_ONLY = 1, FLAG_COPIED = 2 };
 
 static const char *const LEGACY = "dltensor", *const VERSIONED = "dltensor_versioned";
 
 /* ---- out ----------------------------------------------------------------------- */
 
-struct exported {
-    union {
-        struct dl_legacy legacy;
-        struct dl_versioned versioned;
-    } managed; /* first: the consumer gives back its address */
-    struct lease *lease;
-    int64_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX];
-};
-
-static void exported_free(struct exported *exported)
+static void give_back(void *managed, bool versioned)
 {
-    lease_drop(exported->lease);
-    free(exported);
-}
-
-static void legacy_deleter(struct dl_legacy *managed)
-{
-    exported_free(managed->context);
-}
-
-static void versioned_deleter(struct dl_versioned *managed)
-{
-    exported_free(managed->context);
+    if (versioned && ((cbd_dlpack_versioned *)managed)->deleter != NULL)
+        ((cbd_dlpack_versioned *)managed)->deleter(managed);
+    else if (!versioned && ((cbd_dlpack_managed *)managed)->deleter != NULL)
+        ((cbd_dlpack_managed *)managed)->deleter(managed);
 }
 
 /* Runs when nobody took the tensor. It sets no exception: one may be on its way. */
 static void capsule_end(PyObject *capsule)
 {
-    const char *name = PyCapsule_IsValid(capsule, LEGACY)      ? LEGACY
-                       : PyCapsule_IsValid(capsule, VERSIONED) ? VERSIONED
-                                                               : NULL;
-    if (name != NULL)
-        exported_free(PyCapsule_GetPointer(capsule, name));
+    bool versioned = PyCapsule_IsValid(capsule, VERSIONED);
+    if (versioned || PyCapsule_IsValid(capsule, LEGACY))
+        give_back(PyCapsule_GetPointer(capsule, versioned ? VERSIONED : LEGACY), versioned);
 }
 
-/* Takes the lease. */
-static PyObject *export(const View *view, struct lease *lease, void *data, bool versioned, uint64_t flags)
+static void release_lease(void *lease)
 {
-    struct exported *exported = lease == NULL ? NULL : calloc(1, sizeof *exported);
-    if (exported == NULL) {
-        if (lease != NULL)
-            lease_drop(lease);
-        return PyErr_NoMemory();
+    lease_drop(lease);
+}
+
+/* Lends the view's bytes, or with CBD_DLPACK_COPY a copy of them. */
+static PyObject *export(const View *view, bool versioned, uint32_t flags)
+{
+    int64_t shape[CBD_NDIM_MAX];
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape[i];
+    const cbd_tensor tensor = {.data = view->data, .ndim = view->ndim, .shape = shape, .code = view->code, .bits = view->bits, .lanes = 1};
+    struct DLManagedTensorVersioned *with_version = NULL;
+    struct DLManagedTensor *without = NULL;
+    cbd_error error;
+    bool large = (flags & CBD_DLPACK_COPY) && view->length_bytes > 1 << 20;
+    lease_retain(view->lease);
+    PyThreadState *others = large ? PyEval_SaveThread() : NULL; /* the view is the caller's and stays meanwhile */
+    cbd_status status = versioned ? cbd_dlpack_export_versioned(&tensor, flags, release_lease, view->lease, &with_version, &error)
+                                  : cbd_dlpack_export(&tensor, flags, release_lease, view->lease, &without, &error);
+    if (large)
+        PyEval_RestoreThread(others);
+    if (status != CBD_STATUS_OK) {
+        lease_drop(view->lease);
+        return status == CBD_STATUS_OUT_OF_MEMORY ? PyErr_NoMemory() : raise_error(status, &error);
     }
-    exported->lease = lease;
-    for (int i = 0; i < view->ndim; i++) {
-        exported->shape[i] = view->shape[i];
-        exported->strides[i] = view->strides[i] / view->item_bytes;
-    }
-    struct dl_tensor tensor = {
-        .data = data,
-        .device_type = CBD_DEVICE_CPU,
-        .ndim = view->ndim,
-        .code = view->code,
-        .bits = view->bits,
-        .lanes = 1,
-        .shape = view->ndim > 0 ? exported->shape : NULL,
-        .strides = view->ndim > 0 ? exported->strides : NULL,
-    };
-    if (versioned)
-        exported->managed.versioned = (struct dl_versioned){1, 0, exported, versioned_deleter, flags, tensor};
-    else
-        exported->managed.legacy = (struct dl_legacy){tensor, exported, legacy_deleter};
-    PyObject *capsule = PyCapsule_New(exported, versioned ? VERSIONED : LEGACY, capsule_end);
+    void *managed = versioned ? (void *)with_version : (void *)without;
+    PyObject *capsule = PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
     if (capsule == NULL)
-        exported_free(exported);
+        give_back(managed, versioned);
     return capsule;
-}
-
-static PyObject *export_copy(const View *view, bool versioned)
-{
-    size_t bytes = (size_t)view->length_bytes;
-    void *copy = NULL;
-    if (posix_memalign(&copy, 64, bytes > 0 ? bytes : 1) != 0)
-        return PyErr_NoMemory();
-    if (bytes > 1u << 20) { /* the view is the caller's and stays meanwhile */
-        Py_BEGIN_ALLOW_THREADS
-        memcpy(copy, view->data, bytes);
-        Py_END_ALLOW_THREADS
-    } else {
-        memcpy(copy, view->data, bytes);
-    }
-    return export(view, lease_of_memory(copy), copy, versioned, FLAG_COPIED);
 }
 
 PyObject *view_capsule_writable(View *view)
 {
-    lease_retain(view->lease);
-    return export(view, view->lease, view->data, false, 0);
+    return export(view, false, 0);
 }
 
 PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
@@ -169,15 +99,14 @@ PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
         return NULL;
     }
     if (copy == Py_True)
-        return export_copy(view, versioned);
+        return export(view, versioned, CBD_DLPACK_COPY);
     if (view->readonly && !versioned) {
         PyErr_SetString(PyExc_BufferError,
                         "this data is read-only, and a legacy capsule cannot say so: ask with max_version=(1, 0), or "
                         "with copy=True");
         return NULL;
     }
-    lease_retain(view->lease);
-    return export(view, view->lease, view->data, versioned, view->readonly ? FLAG_READ_ONLY : 0);
+    return export(view, versioned, view->readonly ? CBD_DLPACK_READ_ONLY : 0);
 }
 
 PyObject *view_dlpack_device(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
@@ -189,23 +118,15 @@ PyObject *view_dlpack_device(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unus
 
 void dlpack_give_back(struct input *input)
 {
-    if (input->versioned) {
-        struct dl_versioned *managed = input->managed;
-        if (managed->deleter != NULL)
-            managed->deleter(managed);
-    } else {
-        struct dl_legacy *managed = input->managed;
-        if (managed->deleter != NULL)
-            managed->deleter(managed);
-    }
+    give_back(input->managed, input->versioned);
     input->managed = NULL;
 }
 
 int dlpack_take(PyObject *capsule, struct input *input)
 {
-    const struct dl_tensor *tensor;
+    const cbd_dlpack_tensor *tensor;
     if (PyCapsule_IsValid(capsule, VERSIONED)) {
-        struct dl_versioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
+        cbd_dlpack_versioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
         if (managed->major != 1) { /* the rest of the struct may mean anything */
             PyErr_Format(PyExc_BufferError, "the tensor comes as DLPack %u.%u, expected 1.x", managed->major,
                          managed->minor);
@@ -216,7 +137,7 @@ int dlpack_take(PyObject *capsule, struct input *input)
         tensor = &managed->tensor;
         PyCapsule_SetName(capsule, "used_dltensor_versioned");
     } else if (PyCapsule_IsValid(capsule, LEGACY)) {
-        struct dl_legacy *managed = PyCapsule_GetPointer(capsule, LEGACY);
+        cbd_dlpack_managed *managed = PyCapsule_GetPointer(capsule, LEGACY);
         input->managed = managed;
         tensor = &managed->tensor;
         PyCapsule_SetName(capsule, "used_dltensor");

@@ -18,7 +18,7 @@ static void predicates_close(struct predicates *p)
 }
 
 /* From a tuple of (operator, name, values). */
-static int predicates_open(struct predicates *p, PyObject *from)
+static int predicates_open(struct predicates *p, Stage *stage, PyObject *from)
 {
     p->count = (size_t)PyTuple_GET_SIZE(from);
     p->all = PyMem_Calloc(p->count + 1, sizeof *p->all);
@@ -32,7 +32,7 @@ static int predicates_open(struct predicates *p, PyObject *from)
         cbd_predicate *it = &p->all[i];
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(from, (Py_ssize_t)i), "OOO", &operator, &name, &values) ||
             convert_u32(operator, "operator", 0, UINT32_MAX, &it->op) < 0 ||
-            (it->name = convert_text(name, "attribute")) == NULL || texts_open(&p->values[i], values, "values", false) < 0)
+            (it->name = convert_attribute(stage, name, "attribute")) == NULL || texts_open(&p->values[i], values, "values", false) < 0)
             return -1;
         it->values = p->values[i].texts;
         it->value_count = p->values[i].count;
@@ -51,8 +51,8 @@ static PyObject *stage_query(PyObject *self, PyObject *args)
     cbd_status status = CBD_STATUS_OK;
     if (!PyArg_ParseTuple(args, "O!Op:query", &PyTuple_Type, &given, &names, &sealed))
         return NULL;
-    if (predicates_open(&predicates, given) == 0 &&
-        (names == Py_None || texts_open(&attributes, names, "attributes", true) == 0)) {
+    if (predicates_open(&predicates, (Stage *)self, given) == 0 &&
+        (names == Py_None || attributes_open(&attributes, (Stage *)self, names, "attributes") == 0)) {
         cbd_filter filter = {.predicates = predicates.all, .predicate_count = predicates.count, .attributes = attributes.texts,
                              .attribute_count = attributes.count, .scoped = names != Py_None, .sealed = (uint32_t)sealed};
         Py_BEGIN_ALLOW_THREADS

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 
 #include "callboard.h"
+#include "callboard_dlpack.h"
 #include "callboard_python.h"
 
 #define TURN_NS 100000000ull /* rule R4's 100 ms: how long a wait goes on before signals are looked at */
@@ -215,6 +216,7 @@ typedef struct {
     PyObject_HEAD
     cbd_stage *stage;
     bool closed;
+    PyObject *names; /* texts of tokens that named an attribute, by token; NULL: none has */
     PyObject *weakrefs;
 } Stage;
 
@@ -237,6 +239,13 @@ typedef struct {
 extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
     Snapshot_Type, Cursor_Type;
 
+/* An attribute's name, from a string or a token (behaviour 270). Borrowed: valid as long as `from` and the stage live.
+ * NULL with an exception. */
+PyObject *attribute_name(Stage *stage, PyObject *from, const char *argument);
+const char *convert_attribute(Stage *stage, PyObject *from, const char *argument);
+/* texts_open of one attribute or a list of them; texts_close follows. */
+int attributes_open(struct texts *texts, Stage *stage, PyObject *from, const char *argument);
+
 PyObject *query_new(Stage *stage, cbd_query *query); /* takes the query */
 cbd_query *query_enter(PyObject *query);             /* NULL with an exception: not a query, or released */
 void query_leave(PyObject *query);
@@ -253,7 +262,7 @@ PyObject *read_new(cbd_read *read);                   /* takes the read */
 PyObject *read_group_new(const cbd_read_group *group, bool managed);
 /* An open read of the names; NULL with an exception. snapshot NULL: of the stage, in the range; else what changed since
  * the cursor, or all of it where that is NULL. */
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+cbd_read *open_read(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
                     const cbd_cursor *since);
 PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
 PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);

@@ -121,7 +121,7 @@ PyTypeObject Read_Type = {
 
 /* ---- opening one ------------------------------------------------------------------- */
 
-cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+cbd_read *open_read(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
                     const cbd_cursor *since)
 {
     struct texts texts;
@@ -129,13 +129,13 @@ cbd_read *open_read(cbd_stage *stage, cbd_snapshot *snapshot, PyObject *query, P
     if (pointer == NULL)
         return NULL;
     cbd_read *read = NULL;
-    if (texts_open(&texts, attributes, "attributes", true) == 0) {
+    if (attributes_open(&texts, stage, attributes, "attributes") == 0) {
         cbd_error error;
         cbd_status status;
         Py_BEGIN_ALLOW_THREADS
         status = snapshot != NULL
                      ? cbd_snapshot_read_since(snapshot, pointer, texts.texts, texts.count, since, &read, &error)
-                     : cbd_read_range(stage, pointer, texts.texts, texts.count, range, &read, &error);
+                     : cbd_read_range(stage->stage, pointer, texts.texts, texts.count, range, &read, &error);
         Py_END_ALLOW_THREADS
         texts_close(&texts);
         if (status != CBD_STATUS_OK)
@@ -158,13 +158,13 @@ static PyObject *stage_read_attributes(PyObject *self, PyObject *args, PyObject 
         return NULL;
     range.has_at = at != Py_None;
     range.has_since = since != Py_None;
-    cbd_read *read = open_read(((Stage *)self)->stage, NULL, query, attributes, &range, NULL);
+    cbd_read *read = open_read((Stage *)self, NULL, query, attributes, &range, NULL);
     return read == NULL ? NULL : read_new(read);
 }
 
 static PyObject *stage_frontier(PyObject *self, PyObject *name)
 {
-    const char *text = convert_text(name, "name");
+    const char *text = convert_attribute((Stage *)self, name, "name");
     uint64_t frontier;
     cbd_error error;
     cbd_status status;
@@ -178,7 +178,8 @@ static PyObject *stage_frontier(PyObject *self, PyObject *name)
 
 static PyObject *stage_latest(PyObject *self, PyObject *name)
 {
-    const char *text = convert_text(name, "name");
+    name = attribute_name((Stage *)self, name, "name");
+    const char *text = name == NULL ? NULL : convert_text(name, "name");
     if (text == NULL)
         return NULL;
     const cbd_read_group *group;

@@ -83,7 +83,7 @@ static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keyword
     cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)
         return NULL;
-    cbd_read *read = open_read(NULL, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor);
+    cbd_read *read = open_read(snapshot->stage, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor);
     handle_leave(&snapshot->handle, give_back);
     return read == NULL ? NULL : read_new(read);
 }
@@ -92,7 +92,8 @@ static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keyword
 static PyObject *snapshot_get(PyObject *self, PyObject *name)
 {
     Snapshot *snapshot = (Snapshot *)self;
-    const char *text = convert_text(name, "name");
+    name = attribute_name(snapshot->stage, name, "name");
+    const char *text = name == NULL ? NULL : convert_text(name, "name");
     cbd_snapshot *pointer = text == NULL ? NULL : handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)
         return NULL;
@@ -146,7 +147,7 @@ static PyObject *snapshot_floor(PyObject *self, PyObject *args, PyObject *keywor
     const char *text = NULL;
     Snapshot *snapshot = (Snapshot *)self;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:floor", names, &name) ||
-        (name != Py_None && (text = convert_text(name, "name")) == NULL))
+        (name != Py_None && (text = convert_attribute(snapshot->stage, name, "name")) == NULL))
         return NULL;
     cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)

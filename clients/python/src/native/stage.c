@@ -101,6 +101,7 @@ static void stage_dealloc(PyObject *self)
     Stage *stage = (Stage *)self;
     if (stage->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
+    Py_XDECREF(stage->names);
     cbd_stage_release(stage->stage);
     Py_TYPE(self)->tp_free(self);
 }
@@ -189,7 +190,7 @@ static PyObject *stage_write_floor(PyObject *self, PyObject *args, PyObject *key
     PyObject *name = Py_None;
     const char *text = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:write_floor", names, &name) ||
-        (name != Py_None && (text = convert_text(name, "name")) == NULL))
+        (name != Py_None && (text = convert_attribute((Stage *)self, name, "name")) == NULL))
         return NULL;
     uint64_t floor;
     cbd_error error;
@@ -325,7 +326,7 @@ static PyObject *stage_list_groups(PyObject *self, PyObject *attribute)
 {
     cbd_stage *stage = ((Stage *)self)->stage;
     const char *text = NULL;
-    if (attribute != Py_None && (text = convert_text(attribute, "attribute")) == NULL)
+    if (attribute != Py_None && (text = convert_attribute((Stage *)self, attribute, "attribute")) == NULL)
         return NULL;
     cbd_open_group *groups = NULL;
     size_t room = 0, count = 64;

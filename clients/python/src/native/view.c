@@ -92,25 +92,6 @@ PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits)
 
 /* ---- the buffer protocol ------------------------------------------------------- */
 
-/* The struct module's letter; types that it does not know show their bits as integers. */
-static const char *view_format(const View *view)
-{
-    static const char *const ints[] = {"b", "h", "i", "q"}, *const uints[] = {"B", "H", "I", "Q"};
-    int power = view->bits == 8 ? 0 : view->bits == 16 ? 1 : view->bits == 32 ? 2 : 3;
-    switch (view->code) {
-    case CBD_DTYPE_INT:
-        return ints[power];
-    case CBD_DTYPE_FLOAT:
-        return power == 1 ? "e" : power == 2 ? "f" : "d";
-    case CBD_DTYPE_COMPLEX:
-        return view->bits == 64 ? "Zf" : "Zd";
-    case CBD_DTYPE_BOOL:
-        return "?";
-    default:
-        return uints[power];
-    }
-}
-
 static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
 {
     View *view = (View *)self;
@@ -128,7 +109,7 @@ static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
     buffer->itemsize = view->item_bytes;
     buffer->readonly = view->readonly;
     buffer->ndim = view->ndim;
-    buffer->format = (flags & PyBUF_FORMAT) ? (char *)view_format(view) : NULL;
+    buffer->format = (flags & PyBUF_FORMAT) ? (char *)cbd_buffer_format(view->code, view->bits) : NULL;
     buffer->shape = (flags & PyBUF_ND) ? view->shape : NULL;
     buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? view->strides : NULL;
     buffer->suboffsets = NULL;

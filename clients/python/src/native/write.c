@@ -225,7 +225,7 @@ static PyObject *stage_write_attribute(PyObject *self, PyObject *args, PyObject 
         PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOpOOOOOO:write_attribute", names, &query, &name, &said.array,
                                     &ordinal, &said.semantic, &said.is_array, &said.row_shape, &said.count,
                                     &said.index_map, &said.mask, &prim_mode, &said.dtype) &&
-        (text = convert_text(name, "name")) != NULL) {
+        (text = convert_attribute((Stage *)self, name, "name")) != NULL) {
         if (ordinal == NULL) {
             PyErr_SetString(PyExc_TypeError, "write_attribute() needs ordinal=");
         } else if (entry_open(&entry, &said) == 0) {
@@ -265,7 +265,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
         const char *text;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(list, (Py_ssize_t)open), "OOOpOOOOO", &name, &said.array, &said.semantic,
                               &said.is_array, &said.row_shape, &said.count, &said.index_map, &said.mask, &said.dtype) ||
-            (text = convert_text(name, "name")) == NULL || entry_open(&entries[open], &said) < 0)
+            (text = convert_attribute((Stage *)self, name, "name")) == NULL || entry_open(&entries[open], &said) < 0)
             break;
         writes[open] = (cbd_write_entry){text, tensors_of(&entries[open]), &entries[open].options};
     }
@@ -362,7 +362,7 @@ static PyObject *stage_publish(PyObject *self, PyObject *args, PyObject *keyword
     if (zero != NULL &&
         PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOO:publish", names, &name, &said.array, &paths,
                                     &said.semantic, &said.dtype, &timeout) &&
-        (text = convert_text(name, "name")) != NULL && convert_timeout(timeout, &timeout_ns) == 0 &&
+        (text = convert_attribute((Stage *)self, name, "name")) != NULL && convert_timeout(timeout, &timeout_ns) == 0 &&
         entry_open(&entry, &said) == 0) {
         cbd_op *op = paths == Py_None ? publish_root(self, text, &entry) : publish_rows(self, text, &entry, paths);
         entry_close(&entry);
@@ -382,7 +382,8 @@ static PyObject *stage_publish(PyObject *self, PyObject *args, PyObject *keyword
 static PyObject *open_session(Stage *stage, PyObject *query, PyObject *name, const cbd_map_options *options,
                               uint32_t unmap_flags, bool root)
 {
-    const char *text = convert_text(name, "name");
+    name = attribute_name(stage, name, "name");
+    const char *text = name == NULL ? NULL : convert_text(name, "name");
     cbd_query *pointer = text == NULL ? NULL : query_enter(query);
     if (pointer == NULL)
         return NULL;
@@ -502,7 +503,7 @@ static PyObject *stage_advance_write_floor(PyObject *self, PyObject *args, PyObj
         convert_u64(ordinal, "ordinal", &value) < 0 ||
         (scope != NULL && convert_u32(scope, "scope", 0, CBD_SCOPE_EXCLUDE, &which) < 0) ||
         (stamp != NULL && convert_u64(stamp, "stamp_ns", &stamp_ns) < 0) ||
-        (attributes != NULL && texts_open(&texts, attributes, "attributes", true) < 0))
+        (attributes != NULL && attributes_open(&texts, (Stage *)self, attributes, "attributes") < 0))
         return NULL;
     cbd_op *op;
     cbd_error error;
@@ -528,7 +529,7 @@ static PyObject *stage_delete_attributes(PyObject *self, PyObject *args, PyObjec
         return NULL;
     }
     if (convert_u64(ordinal, "ordinal", &value) < 0 ||
-        texts_open(&texts, attributes, "attributes", true) < 0)
+        attributes_open(&texts, (Stage *)self, attributes, "attributes") < 0)
         return NULL;
     cbd_query *pointer = query_enter(query);
     if (pointer == NULL) {
@@ -556,7 +557,7 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
     const char *text, *place;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOOpOO:declare", names, &name, &dtype, &row_shape, &semantic,
                                      &device, &is_array, &retain, &handoff) ||
-        (text = convert_text(name, "name")) == NULL)
+        (text = convert_attribute((Stage *)self, name, "name")) == NULL)
         return NULL;
     if (dtype == NULL) {
         PyErr_SetString(PyExc_TypeError, "declare() needs dtype=");
