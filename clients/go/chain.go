@@ -26,6 +26,12 @@ func (r *request) last() uint64 {
 	return r.at
 }
 
+// commits tells whether it commits or seals something: a map session does so at its unmap,
+// and an abort never.
+func (r *request) commits() bool {
+	return r.changes() && r.opcode != protocol.OpMap && r.flags&protocol.FlagAbort == 0
+}
+
 // makesQuery, and onSession, tell what the handle is.
 func (r *request) makesQuery() bool {
 	return r.handle != 0 && (r.opcode == protocol.OpQueryFilter || r.opcode == protocol.OpQueryPaths)
@@ -44,7 +50,7 @@ func (c *chain) add(r *request) {
 		c.queries[r.handle] = true
 	}
 	switch {
-	case !r.changes():
+	case !r.commits():
 	case r.opcode == protocol.OpSeal && r.value == protocol.ScopeExclude:
 		c.most = append(c.most, r)
 	case len(r.names) == 0: // a seal of everything, a delete of prims
@@ -61,7 +67,7 @@ func (c *chain) dependsOn(r *request) bool {
 	if r.makesQuery() && c.queries[r.handle] || r.onSession() && c.sessions[r.handle] {
 		return true
 	}
-	if !r.changes() {
+	if !r.commits() {
 		return false
 	}
 	names := r.names

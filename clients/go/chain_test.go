@@ -40,6 +40,8 @@ func TestTheLowestPendingIsOfTheOwnChain(t *testing.T) {
 		{"the making of its query", []request{write(7, 1, "y"), query, write(9, 1, "x")}, 2},
 		{"its session", []request{write(7, 1, "y"), unmap, other, unmap}, 2},
 		{"a delete of prims", []request{write(7, 1, "y"), {opcode: protocol.OpDelete, at: 1}, write(7, 1, "x")}, 1},
+		{"an abort of another session", []request{{opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: 52}, write(7, 1, "x")}, 2},
+		{"a map", []request{{opcode: protocol.OpMap, handle: 7, names: []string{"x"}, at: 1}, write(7, 1, "x")}, 2},
 		{"what changes nothing", []request{write(7, 1, "y"), {opcode: protocol.OpIntern}}, 2},
 	} {
 		c := &client{ops: map[uint64]*Op{}}

@@ -7,10 +7,11 @@
 
 #include <stdlib.h>
 
+/* Whether it commits or seals something: a map session does so at its unmap, and an abort never. */
 static bool changes(const cbd_op *op)
 {
-    return op->opcode == CBD_OP_WRITE || op->opcode == CBD_OP_MAP || op->opcode == CBD_OP_UNMAP_GROUP || op->opcode == CBD_OP_UNMAP_ATTRIBUTE ||
-           op->opcode == CBD_OP_DELETE || op->opcode == CBD_OP_SEAL;
+    return (op->opcode == CBD_OP_WRITE || op->opcode == CBD_OP_UNMAP_GROUP || op->opcode == CBD_OP_UNMAP_ATTRIBUTE || op->opcode == CBD_OP_DELETE ||
+            op->opcode == CBD_OP_SEAL) && !(op->flags & CBD_FLAG_ABORT);
 }
 
 static bool on_session(const cbd_op *op) { return op->opcode == CBD_OP_UNMAP_GROUP || op->opcode == CBD_OP_UNMAP_ATTRIBUTE; }

@@ -637,7 +637,7 @@ PyMethodDef stage_write_methods[] = {
      "handoff=None)\n--\n\nStates an attribute's schema and settings before anybody writes it; returns an Op.\n"
      "retain: versions that are kept; handoff: 'adopt' or 'copy'; None: as the stage says. An attribute that exists with\n"
      "this schema is accepted, and its settings change where others are named.\n"
-     "Raises InvalidArgument (another schema), NotSupported (a device other than 'cpu', is_array, a reserved name)."},
+     "Raises InvalidArgument (another schema), NotSupported (a device other than 'cpu', a reserved name)."},
     {"_write_attributes", stage_write_attributes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
