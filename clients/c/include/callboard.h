@@ -638,7 +638,8 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 /* Ends the session and commits what is not handed back yet. flags: CBD_FLAG_COPY as
  * above; CBD_FLAG_NEXT_ORDINAL and CBD_FLAG_SEAL as in cbd_write_options (a session
  * mapped with next_ordinal needs no flag for the ordinal). INVALID_HANDLE when the
- * session has ended. On any other failure the session is still open. The op of a session
+ * session has ended, and BROKER_RESTARTED when a restart of the broker ended it: it may not be
+ * written any more. On any other failure the session is still open. The op of a session
  * of several groups is done when every group was handed back, by whomever: what a client
  * that died had claimed is another's to fill meanwhile. */
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);

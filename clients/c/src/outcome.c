@@ -161,8 +161,11 @@ void cbdi_outcome(const struct outcomes *o, cbd_op *op, const uint8_t *arguments
                  (unsigned long long)op->id, (unsigned long long)op->ordinal, next ? "the one above" : "not above",
                  (unsigned long long)floor);
     } else {
+        char at[48] = "the next ordinal";
+        if (!next)
+            snprintf(at, sizeof at, "ordinal %llu", (unsigned long long)op->ordinal);
         snprintf(op->text, sizeof op->text,
-                 "the broker restarted before op %llu, at ordinal %llu, was sealed (the floor is %llu): it did not happen; submit it again",
-                 (unsigned long long)op->id, (unsigned long long)op->ordinal, (unsigned long long)floor);
+                 "the broker restarted before op %llu, at %s, was sealed (the floor is %llu): it did not happen; submit it again",
+                 (unsigned long long)op->id, at, (unsigned long long)floor);
     }
 }
