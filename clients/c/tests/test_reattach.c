@@ -97,6 +97,7 @@ static void ops_in_flight_end_as_the_floors_say(void)
     CHECK_STATUS(cbd_op_wait(low, 0, NULL, &error), CBD_STATUS_TIMEOUT);
     fake_rise(f);
     ends(low, CBD_STATUS_BROKER_RESTARTED, CBD_COMPLETION_SEALED_MAYBE);
+    CHECK(cbd_op_wait(next, 20 * SECOND, NULL, &error) == CBD_STATUS_BROKER_RESTARTED && strstr(cbd_op_error(next), "ordinal 0") == NULL);
     ends(high, CBD_STATUS_BROKER_RESTARTED, 0);
     ends(other, CBD_STATUS_BROKER_RESTARTED, 0);
     ends(unheard, CBD_STATUS_BROKER_RESTARTED, 0);
