@@ -645,7 +645,9 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
 
 /* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
- * several groups can be aborted while its final unmap still waits for other clients. */
+ * several groups can be aborted while its final unmap still waits for other clients. Does not
+ * wait for the broker: another client that is told of it must not seal the ordinal before an op
+ * that was submitted after the abort has ended (R7). */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
 
 /* Gives the session and its groups back; aborts where it is open. The memory may
