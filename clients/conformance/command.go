@@ -77,7 +77,7 @@ func quote(text string) string {
 var shapes = map[string]string{
 	"query": "hP", "find": "hF", "await": "h", "list": "hi", "listed": "h", "retain": "h", "unlist": "h", "slice": "hh", "querylist": "hh", "join": "i", "split": "i", "drop": "h", "write": "hn", "publish": "n", "seal": "oN", "declare": "n", "wait": "h",
 	"op": "h", "floor": "n", "read": "hN", "show": "h", "latest": "n", "snapshot": "h", "sread": "hhN", "sfloor": "hn",
-	"map": "hhn", "fill": "h", "unmap": "h", "abort": "h", "next": "h", "open": "n", "claim": "hn", "giveup": "h", "work": "n", "delete": "hN", "intern": "ht", "resolve": "i", "waits": "h", "flood": "hn", "threads": "hn", "frontier": "n", "ticks": "hn", "chase": "hn", "log": "www",
+	"map": "hhn", "fill": "h", "unmap": "h", "abort": "h", "next": "h", "open": "n", "claim": "hn", "giveup": "h", "work": "n", "delete": "hN", "intern": "ht", "resolve": "i", "waits": "h", "flood": "hn", "hoard": "P", "threads": "hn", "frontier": "n", "ticks": "hn", "chase": "hn", "log": "www",
 }
 
 // compose writes a step as the line that its driver reads.

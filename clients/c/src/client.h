@@ -116,6 +116,7 @@ struct cbd_op {
     bool abandoned;        /* released while pending; guarded by ring.lock */
     uint32_t opcode, flags; /* as submitted, and so are the next four: outcome.c asks after a restart */
     uint64_t ordinal, value;
+    uint64_t target;         /* the handle that it was submitted with */
     uint64_t about;          /* the hash of the attribute's name where the arguments do not hold it, else 0 */
     uint64_t epoch;          /* the newest one then */
     uint32_t argument_length;
@@ -142,8 +143,8 @@ struct rooms {
     struct extent *free;
 };
 
-/* An op without arguments that must not get lost: it is submitted as soon as the
- * ring has room. Allocated with what it will release, so that nothing can fail then;
+/* An op without arguments that must not get lost: it is submitted as soon as there is
+ * room, of which it never takes the last quarter. Allocated with what it will release, so that nothing can fail then;
  * cbdi_defer takes it over and frees it. */
 struct deferred {
     struct deferred *next;
@@ -177,7 +178,8 @@ struct ring {
     cbd_op **pending; /* cq_entries places; op id i starts to look at i mod cq_entries */
     struct rooms arguments, results;
     cbd_op *spare;
-    struct deferred *deferred;
+    struct deferred *deferred, *deferred_last;
+    uint32_t patient; /* calls that wait for room; what is deferred stands back */
     bool spin;
     bool lost;             /* the broker is gone and not back yet: nothing is submitted or drained */
     _Atomic uint64_t life; /* from 1; grows with each broker that was lost. Handles are of one life */
@@ -191,6 +193,7 @@ struct ring {
 struct submission {
     uint32_t opcode, flags;
     cbd_query *query; /* or NULL; its handle is the op's, and is made anew first where the broker was restarted */
+    bool waits;       /* the call waits for the broker anyway: where there is no room it waits for that as well */
     uint64_t handle, life; /* of a session, and the life that it is of; 0: any */
     uint64_t ordinal, value;
     uint64_t about, about_ordinal; /* of an op on a session: the hash of its attribute's name, and its ordinal */
@@ -210,6 +213,9 @@ cbd_status cbdi_submit_begin(cbd_stage *stage, struct submission *s, size_t argu
 void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op);
 void cbdi_submit_cancel(cbd_stage *stage, struct submission *s);
 void cbdi_defer(cbd_stage *stage, struct deferred *what);
+
+/* Sleeps until the broker completes something after client_bell had the value `bell`; a turn at most. op may be NULL. */
+void cbdi_sleep_on_bell(cbd_stage *stage, cbd_op *op, uint32_t bell, uint64_t turn);
 
 /* Takes completions; with ring.lock held. */
 void cbdi_drain(cbd_stage *stage);

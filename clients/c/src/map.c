@@ -215,6 +215,7 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
         arguments.element_sizes_count = (uint32_t)session->query->count;
     }
     struct submission s = {
+        .waits = true,
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
         .query = session->query,

@@ -50,4 +50,8 @@ cbd_status do_querylist(struct command *c);
 cbd_status do_join(struct command *c);
 cbd_status do_split(struct command *c);
 
+/* hoard.c */
+cbd_status do_hoard(struct command *c);
+cbd_status do_discard(struct command *c);
+
 #endif

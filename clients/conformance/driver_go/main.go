@@ -19,6 +19,7 @@ type driver struct {
 	handles  map[string]any
 	cursors  map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
 	flooded  []*callboard.Op
+	hoarded  []*callboard.Query
 	sessions map[string]uint64 // by attribute: whose groups were listed last
 	heard    *heard
 }
@@ -86,7 +87,7 @@ func (d *driver) do(c command) (*answer, error) {
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
 		"abort": d.abort, "log": d.log, "idle": d.idle, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
-		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
+		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "hoard": d.hoard, "discard": d.discard, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 		"find": d.find, "await": d.await, "list": d.list, "listed": d.listed, "retain": d.retain, "unlist": d.unlist, "slice": d.slice,
 		"querylist": d.queryList, "join": d.joinTokens, "split": d.split,
 	}
@@ -111,6 +112,7 @@ var lacking = map[string]string{
 }
 
 func (d *driver) reset() {
+	d.hoarded = nil
 	d.flooded = nil
 	d.stopLog()
 	for name, h := range d.handles {

@@ -16,6 +16,7 @@ import numpy as np
 from callboard import _abi
 from find import Finding
 from groups import Groups
+from hoard import Hoard
 from log import Log
 
 LIMIT = 20.0  # seconds: a driver never hangs
@@ -127,7 +128,7 @@ def typed(t: cb.DType) -> str:
     return f"type={t.code}:{t.bits}:{t.lanes}"
 
 
-class Driver(Finding, Groups):
+class Driver(Finding, Groups, Hoard):
     """What one process holds between commands."""
 
     def __init__(self) -> None:
