@@ -1208,6 +1208,7 @@ static const struct {
     {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
     {"gpu", do_gpu, 0}, {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
     {"slice", do_slice, 0}, {"querylist", do_querylist, 0}, {"join", do_join, 0}, {"split", do_split, 0}, {"await", do_await, 0}, {"log", do_log, 0}, {"idle", do_idle, 0},
+    {"race", do_race, 0}, {"deletes", do_deletes, 0}, {"cycles", do_cycles, 0}, {"frames", do_frames, 0},
 };
 
 static cbd_status run(struct command *c)

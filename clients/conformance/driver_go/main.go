@@ -88,7 +88,7 @@ func (d *driver) do(c command) (*answer, error) {
 		"abort": d.abort, "log": d.log, "idle": d.idle, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
 		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 		"find": d.find, "await": d.await, "list": d.list, "listed": d.listed, "retain": d.retain, "unlist": d.unlist, "slice": d.slice,
-		"querylist": d.queryList, "join": d.joinTokens, "split": d.split,
+		"race": d.race, "deletes": d.deletes, "cycles": d.cycles, "frames": d.frames, "querylist": d.queryList, "join": d.joinTokens, "split": d.split,
 	}
 	switch do := verbs[c.verb]; {
 	case c.verb == "reset":

@@ -17,6 +17,7 @@ from callboard import _abi
 from find import Finding
 from groups import Groups
 from log import Log
+from rounds import Rounds
 
 LIMIT = 20.0  # seconds: a driver never hangs
 NAMES = dict(enumerate(_abi.STATUS_NAMES))
@@ -127,7 +128,7 @@ def typed(t: cb.DType) -> str:
     return f"type={t.code}:{t.bits}:{t.lanes}"
 
 
-class Driver(Finding, Groups):
+class Driver(Finding, Groups, Rounds):
     """What one process holds between commands."""
 
     def __init__(self) -> None:
