@@ -65,7 +65,7 @@
 //	ok                          no error
 //	FLOOR_VIOLATION|…  ~ "re"   one of these errors; its text matches. "refused" is INVALID_ARGUMENT, or Python's
 //	                            ValueError or TypeError
-//	at=call at=wait             where the error came from
+//	at=call at=wait at=fetch    where the error came from: the call, waiting for it, fetching what a read gives
 //	[1 2 3]                     the values of the group, one prim after the other, through its row map
 //	x[1 2 3]                    of attribute x's group; x#1 is the second group of x
 //	none                        no group

@@ -17,7 +17,7 @@
 static char *answer; /* what is said so far */
 static size_t answer_bytes, answer_room;
 cbd_error error;
-const char *where; /* "call" or "wait" */
+const char *where; /* "call", "wait" or "fetch" */
 
 void say(const char *format, ...)
 {
@@ -822,6 +822,7 @@ static cbd_status groups(const struct command *c, cbd_read *read)
     const cbd_read_group *all[MOST], *more;
     cbd_status status;
     size_t n = 0;
+    where = "fetch";
     say(" epoch=%" PRIu64, cbd_read_epoch(read));
     while (n < MOST && (status = cbd_fetch_read_next(read, &all[n], &error)) == CBD_STATUS_OK)
         n++;

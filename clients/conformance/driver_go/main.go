@@ -36,8 +36,11 @@ type absent string
 
 func (a absent) Error() string { return string(a) }
 
-// late is an error that came from waiting and not from the call.
-type late struct{ error }
+// late is an error that came from waiting and not from the call; fetched, from fetching what a read gives.
+type (
+	late    struct{ error }
+	fetched struct{ error }
+)
 
 func main() {
 	d := &driver{handles: map[string]any{}, cursors: map[uint64]callboard.Cursor{}}
@@ -62,6 +65,9 @@ func (d *driver) line(text string) string {
 		return "absent " + string(no)
 	}
 	where, waited := "call", late{}
+	if gave := (fetched{}); errors.As(err, &gave) {
+		where, err = "fetch", gave.error
+	}
 	if errors.As(err, &waited) {
 		where, err = "wait", waited.error
 		if own := []error{callboard.ErrTimeout, callboard.ErrInvalidHandle, callboard.ErrSessionEnded}; !errors.Is(err, callboard.ErrOpFailed) &&

@@ -33,6 +33,10 @@ class Late(Exception):
     """An error that came from waiting and not from the call."""
 
 
+class Fetching(Exception):
+    """An error that came from fetching what a read gives."""
+
+
 class Absent(Exception):
     """The Python client has no such call."""
 
@@ -153,6 +157,8 @@ class Driver(Finding, Groups, Rounds):
             return f"absent {no}"
         except Late as late:
             where, error = "wait", late.__cause__
+        except Fetching as fetching:
+            where, error = "fetch", fetching.__cause__
         except Exception as other:
             error = other
         kind = type(error).__name__
@@ -301,8 +307,11 @@ class Driver(Finding, Groups, Rounds):
     def groups(self, c: Command, read: cb.Read) -> str:
         """Fetches all groups of a read and describes them; gives the read back, and the groups unless to be held."""
         epoch, groups = read.epoch, []
-        while (g := read.fetch_read_next()) is not None:
-            groups.append(g)
+        try:
+            while (g := read.fetch_read_next()) is not None:
+                groups.append(g)
+        except Exception as error:
+            raise Fetching from error
         ended = read.fetch_read_next() is None  # END, twice
         read.release()
         texts = [f"ended={str(ended).lower()} epoch={epoch}"]
