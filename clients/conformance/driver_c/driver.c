@@ -966,7 +966,10 @@ static cbd_status do_statuses(struct command *c)
 static cbd_status do_version(struct command *c)
 {
     (void)c;
-    say(" abi=%s", cbd_abi_version());
+    uint32_t version[3];
+    cbd_library_version(version);
+    say(" abi=%s version=%u,%u,%u", cbd_abi_version(), version[0], version[1], version[2]);
+    say(" built=%d,%d,%d", CBD_LIBRARY_MAJOR, CBD_LIBRARY_MINOR, CBD_LIBRARY_PATCH);
     return CBD_STATUS_OK;
 }
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 from urllib.parse import unquote
 
@@ -395,7 +396,8 @@ class Driver(Finding, Groups, Rounds):
         return " ".join(f"{name}={quote(_abi.STATUS_TEXTS[code])}" for code, name in sorted(NAMES.items()))
 
     def do_version(self, c: Command) -> str:
-        return f"abi={cb.ABI_VERSION} version={join(cb.version)} text={cb.__version__}"
+        built = metadata.version("callboard").replace(".", ",")
+        return f"abi={cb.ABI_VERSION} version={join(cb.version)} built={built}"
 
     def do_attributes(self, c: Command) -> str:
         return f"names={join(quote(a['name']) for a in self.stage.attributes())}"
