@@ -36,6 +36,7 @@ demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
 test: test-go test-race test-c test-python test-bench
+	@cat docs/conformance.md
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
 test-go: build $(VENV)/.client $(VENV)/.test

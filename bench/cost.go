@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -218,5 +219,19 @@ func measureCosts(o options, p programs) (err error) {
 	if err != nil {
 		return err
 	}
-	return writeResults(o.name+"-cost", strings.ReplaceAll(text, "\n# ", "\n## "), encoded)
+	if err := writeResults(o.name+"-cost", strings.ReplaceAll(text, "\n# ", "\n## "), encoded); err != nil {
+		return err
+	}
+	return broken(r.Promises)
+}
+
+// broken is an error that lists the promises that do not hold.
+func broken(all []promise) error {
+	var failed []error
+	for _, p := range all {
+		if p.Is > p.Limit {
+			failed = append(failed, fmt.Errorf("%s: it is %.2f, the limit %.2f", p.Text, p.Is, p.Limit))
+		}
+	}
+	return errors.Join(failed...)
 }

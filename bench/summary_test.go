@@ -50,4 +50,6 @@ func TestPromisesAreHeld(t *testing.T) {
 		holds = append(holds, p.Is <= p.Limit)
 	}
 	require.Equal(t, []bool{true, true, false, true, false}, holds, "%+v", all)
+	require.ErrorContains(t, broken(all), "256 MiB")
+	require.NoError(t, broken(all[:2]))
 }

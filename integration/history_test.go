@@ -259,73 +259,106 @@ func TestOneNameWithSeveralSchemas(t *testing.T) {
 	require.Len(t, values, 1)
 }
 
-// Behaviour 144, 146, 329; rule O6: a producer and a consumer at their own rates. Neither is
-// refused, and what the consumer puts together from deltas is what there is: each change in
-// exactly one of them, deletes included.
-func TestDeltasFromCursorToCursorMissNothing(t *testing.T) {
-	ticks := uint64(100_000)
-	if testing.Short() {
-		ticks = 3000
+func init() { roles["ticker"] = ticker }
+
+// tickerConfig is what a ticker does; whoever has it knows the outcome.
+type tickerConfig struct {
+	Seed  uint64
+	Ticks uint64
+}
+
+func tickerPath(i int) string { return fmt.Sprintf("/p%02d", i) }
+
+const tickerPrims = 20
+
+// step is what one tick changes: a prim is written, both of its attributes with the tick's number, or deleted.
+func (c *tickerConfig) steps() func() (prim int, deleted bool) {
+	random := rand.New(rand.NewPCG(c.Seed, 0))
+	return func() (int, bool) { return random.IntN(tickerPrims), random.IntN(5) == 0 }
+}
+
+// ticker makes ticks as fast as they are taken, a hundred ahead, and says when all are sealed.
+func ticker(p *part) error {
+	var config tickerConfig
+	p.read(&config)
+	ctx, s, err := dialRole("ticker", false)
+	if err != nil {
+		return err
 	}
-	s := startStage(t, "--retain", "1")
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	producer, consumer := newAuthor(t, s, "producer"), newAuthor(t, s, "consumer")
-	var paths []string
 	var single []*callboard.Query
-	for i := range 20 {
-		paths = append(paths, fmt.Sprintf("/p%02d", i))
-		single = append(single, producer.query(paths[i]))
+	for i := range tickerPrims {
+		q, err := s.QueryFromPathList(ctx, []string{tickerPath(i)})
+		if err != nil {
+			return err
+		}
+		single = append(single, q)
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
-	final := map[string]int64{}
-	failed := make(chan error, 1)
-	go func() {
-		defer close(failed)
-		var pending []*callboard.Op
-		for n := uint64(1); n <= ticks; n++ {
-			i := random.IntN(len(paths))
-			var op *callboard.Op
-			var err error
-			if random.IntN(5) == 0 {
-				op, err = producer.stage.DeleteAttributes(single[i], nil, n)
-				delete(final, paths[i])
-			} else {
-				op, err = producer.stage.WriteAttribute(t.Context(), single[i], "x", []int64{int64(n)}, callboard.WriteOptions{Ordinal: n})
-				final[paths[i]] = int64(n)
-			}
-			if err == nil {
-				pending = append(pending, op)
-				op, err = producer.stage.AdvanceWriteFloor(n, callboard.SealOptions{})
-				pending = append(pending, op)
-			}
-			for err == nil && len(pending) > 100 {
-				err = pending[0].Wait(t.Context())
-				pending = pending[1:]
-			}
-			if err != nil {
-				failed <- fmt.Errorf("tick %d: %w", n, err)
-				return
+	var pending []*callboard.Op
+	keep := func(op *callboard.Op, err error) error {
+		if pending = append(pending, op); err == nil && len(pending) > 100 {
+			err = pending[0].Wait(ctx)
+			pending = pending[1:]
+		}
+		return err
+	}
+	step := config.steps()
+	for n := uint64(1); n <= config.Ticks; n++ {
+		prim, deleted := step()
+		if deleted {
+			err = keep(s.DeleteAttributes(single[prim], nil, n))
+		}
+		for _, name := range []string{"x", "y"} {
+			if !deleted && err == nil {
+				err = keep(s.WriteAttribute(ctx, single[prim], name, []int64{int64(n)}, callboard.WriteOptions{Ordinal: n}))
 			}
 		}
-		for _, op := range pending {
-			if err := op.Wait(t.Context()); err != nil {
-				failed <- err
-			}
+		if err == nil {
+			err = keep(s.AdvanceWriteFloor(n, callboard.SealOptions{}))
 		}
-	}()
+		if err != nil {
+			return fmt.Errorf("tick %d: %w", n, err)
+		}
+	}
+	for _, op := range pending {
+		if err := op.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	p.say("done")
+	return nil
+}
+
+// Behaviour 144, 146, 329; rule O6: a producer and a consumer, two processes at their own
+// rates. Neither is refused, no snapshot shows half a tick, and what the consumer puts
+// together from deltas is what there is: each change in exactly one of them, deletes
+// included.
+func TestDeltasFromCursorToCursorMissNothing(t *testing.T) {
+	config := tickerConfig{Seed: uint64(time.Now().UnixNano()), Ticks: 100_000}
+	if testing.Short() {
+		config.Ticks = 3000
+	}
+	t.Logf("seed %d", config.Seed)
+	s := startStage(t, "--retain", "1")
+	consumer := newAuthor(t, s, "consumer")
+	var paths []string
+	for i := range tickerPrims {
+		paths = append(paths, tickerPath(i))
+	}
 	all, state, cursor, deltas := consumer.query(paths...), map[string]int64{}, callboard.Cursor{}, 0
 	seen := map[int64]bool{}
+	producer := spawn(t, "ticker", config, s.Env())
 	for end := false; !end; {
 		select {
-		case err, more := <-failed:
-			require.NoError(t, err)
-			end = !more // one more look, at the last state
+		case line, more := <-producer.lines:
+			require.True(t, more, "the producer was refused: %s", producer.stderr())
+			require.Equal(t, `"done"`, line)
+			end = true // one more look, at the last state
 		default:
 		}
 		snap, err := consumer.stage.Snapshot(t.Context())
 		require.NoError(t, err)
-		d := consumer.delta(snap.ReadSince(all, cursor, "x"))
+		d, twin := consumer.delta(snap.ReadSince(all, cursor, "x")), consumer.delta(snap.ReadSince(all, cursor, "y"))
+		require.Equal(t, d, twin, "half a tick")
 		floor, err := snap.Floor("x")
 		require.NoError(t, err)
 		for path := range d.gone {
@@ -344,6 +377,15 @@ func TestDeltasFromCursorToCursorMissNothing(t *testing.T) {
 		snap.Release()
 		deltas++
 	}
+	final, step := map[string]int64{}, config.steps()
+	for n := range config.Ticks {
+		if prim, deleted := step(); deleted {
+			delete(final, paths[prim])
+		} else {
+			final[paths[prim]] = int64(n + 1)
+		}
+	}
 	require.Equal(t, final, state)
-	t.Logf("%d deltas beside %d ticks", deltas, ticks)
+	require.Greater(t, deltas, 10)
+	t.Logf("%d deltas beside %d ticks", deltas, config.Ticks)
 }

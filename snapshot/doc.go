@@ -102,6 +102,8 @@
 //  10. A filter looks at a survey: versions and captures as they were when it began, held
 //     or pinned until it ends. What it looks at is never written to meanwhile, so it may run
 //     beside the loop.
+//  11. The row map of a first write is made by the write's Job where it has many prims;
+//     the seal takes it over only when that write is all that it makes rows of.
 //
 // # When a peer dies or lies
 //

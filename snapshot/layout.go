@@ -158,14 +158,13 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, covers bool) {
 	missing := len(k.prims) // at most
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
-		var known []uint32
 		var dense bool
-		if known, dense, missing = k.query.lookUp(p.from); missing == 0 {
+		if _, dense, missing = k.query.lookUp(p.from); missing == 0 {
 			if dense && k.from == nil {
 				return rows, nil, true, false
 			}
 			covers = dense || k.query.cacheSpan == len(p.from.prims)
-			known, places = k.query.inOrder()
+			known, places := k.query.inOrder()
 			return append(rows, known...), places, false, covers
 		}
 	}

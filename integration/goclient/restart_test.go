@@ -401,6 +401,51 @@ func TestWorkersGoOnAfterARestart(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 }
 
+// A fill that asks for its memory after the restart hears of it, and passes it on: that is no
+// end of the work (rule B1).
+func TestAFillThatMeetsARestartIsNoEndOfTheWork(t *testing.T) {
+	b := harness.Start(t)
+	owner, worker := b.Dial("owner"), b.Dial("worker")
+	q := query(t, owner, "/a", "/b")
+	ctx, cancel := context.WithCancel(background)
+	defer cancel()
+	claimed, proceed := make(chan struct{}, 8), make(chan struct{})
+	met := make(chan error, 8)
+	done := make(chan error, 1)
+	go func() {
+		done <- worker.WorkOn(ctx, "x", callboard.WorkOptions{}, func(g *callboard.MapGroup) error {
+			claimed <- struct{}{}
+			<-proceed
+			rows, err := callboard.Rows[float64](g)
+			met <- err
+			for i := range rows {
+				rows[i] = float64(g.First() + i)
+			}
+			return err
+		})
+	}()
+	open := func() *callboard.MapSession {
+		m, err := owner.MapAttribute(background, q, "x", callboard.MapOptions{Ordinal: 1, DType: callboard.DType{Code: 2, Bits: 64, Lanes: 1}, GroupRows: 1})
+		require.NoError(t, err)
+		return m
+	}
+	open()
+	<-claimed
+	b.Kill9()
+	b.Restart()
+	settled(t, owner)
+	settled(t, worker)
+	m := open()
+	close(proceed)
+	require.NoError(t, m.Commit(background))
+	require.ErrorIs(t, <-met, callboard.ErrBrokerRestarted)
+	require.NoError(t, <-met)
+	seal(t, owner, 1)
+	require.Equal(t, []float64{0, 1}, read[float64](t, owner, q, "x"))
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
 // A client that did not notice a restart, or two, is none the worse for it: it held
 // nothing unsealed. One that cannot notice, since it is stopped, neither (rule I3: its
 // channel counts as live).

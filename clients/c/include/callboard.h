@@ -50,6 +50,8 @@
  *     stop removes the stage's memory from the machine, so that only what is mapped stays.
  *   - Options structs of all zeros, or NULL, are the defaults. The one exception
  *     is cbd_write_options.count; use cbd_write_options_default().
+ *
+ * Beside this: callboard_dlpack.h, tensors to and from other libraries; callboard.hpp, owners, spans and typed rows for C++.
  */
 #ifndef CALLBOARD_H
 #define CALLBOARD_H
@@ -648,11 +650,13 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
 
 /* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
- * several groups can be aborted while its final unmap still waits for other clients. */
+ * several groups can be aborted while its final unmap still waits for other clients. Does not
+ * wait for the broker: another client that is told of it must not seal the ordinal before an op
+ * that was submitted after the abort has ended (R7). */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
 
 /* Gives the session and its groups back; aborts where it is open. The memory may
- * be unmapped from here on. */
+ * be unmapped from here on, unless exports of its groups are alive (callboard_dlpack.h). */
 CBD_API void cbd_session_release(cbd_session *session);
 
 /* ---- sharing a session among processes --------------------------------------- */

@@ -349,7 +349,8 @@ static PyMethodDef session_methods[] = {
      "The Op of a session of several groups is done when every group was unmapped, by whomever.\n"
      "Raises InvalidHandle when the session has ended, FloorViolation."},
     {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible. One of several "
-     "groups can be\naborted while its final unmap still waits for other clients."},
+     "groups can be\naborted while its final unmap still waits for other clients. It does not wait for the broker: another\n"
+     "client that is told of it must not seal the ordinal before an op that was submitted after it has ended (R7)."},
     {"__enter__", session_begin, METH_NOARGS, NULL},
     {"__exit__", session_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
