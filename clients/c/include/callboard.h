@@ -92,6 +92,12 @@ CBD_API const char *cbd_status_text(cbd_status status);
 /* The version of the ABI that this library speaks, "1.0"; static. */
 CBD_API const char *cbd_abi_version(void);
 
+/* The library's own version is three numbers: of this header, and of the library that runs. */
+#define CBD_LIBRARY_MAJOR 0
+#define CBD_LIBRARY_MINOR 1
+#define CBD_LIBRARY_PATCH 0
+CBD_API void cbd_library_version(uint32_t version[3]);
+
 /* ---- the log ------------------------------------------------------------- */
 
 /* Without a callback nothing is said anywhere. With one, the library tells what happens to sessions and handles,
