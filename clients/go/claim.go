@@ -207,6 +207,9 @@ func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*M
 		err = c.enter() // the group's own hold
 	}
 	if err != nil {
+		if c.doomed(life) {
+			err = fail(protocol.StatusBrokerRestarted, "the broker was restarted after it gave a group of attribute %q away; claim another one", name)
+		}
 		c.giveUp(g.Session, uint64(g.GroupIndex), life)
 		return nil, err
 	}

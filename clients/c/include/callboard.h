@@ -92,6 +92,12 @@ CBD_API const char *cbd_status_text(cbd_status status);
 /* The version of the ABI that this library speaks, "1.0"; static. */
 CBD_API const char *cbd_abi_version(void);
 
+/* The library's own version is three numbers: of this header, and of the library that runs. */
+#define CBD_LIBRARY_MAJOR 0
+#define CBD_LIBRARY_MINOR 1
+#define CBD_LIBRARY_PATCH 0
+CBD_API void cbd_library_version(uint32_t version[3]);
+
 /* ---- the log ------------------------------------------------------------- */
 
 /* Without a callback nothing is said anywhere. With one, the library tells what happens to sessions and handles,
@@ -642,7 +648,8 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 /* Ends the session and commits what is not handed back yet. flags: CBD_FLAG_COPY as
  * above; CBD_FLAG_NEXT_ORDINAL and CBD_FLAG_SEAL as in cbd_write_options (a session
  * mapped with next_ordinal needs no flag for the ordinal). INVALID_HANDLE when the
- * session has ended. On any other failure the session is still open. The op of a session
+ * session has ended, and BROKER_RESTARTED when a restart of the broker ended it: it may not be
+ * written any more. On any other failure the session is still open. The op of a session
  * of several groups is done when every group was handed back, by whomever: what a client
  * that died had claimed is another's to fill meanwhile. */
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);

@@ -112,6 +112,8 @@ static cbd_status claimed(cbd_stage *stage, const struct claim *c, uint64_t life
         pthread_mutex_lock(&stage->cache_lock);
         status = cbdi_take_group(session, d, error);
         pthread_mutex_unlock(&stage->cache_lock);
+        if (status != CBD_STATUS_OK && life != atomic_load(&stage->ring.life))
+            status = cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted after it gave this group away; claim another one");
     }
     if (status == CBD_STATUS_OK)
         status = take_behind(session, d, error);

@@ -183,7 +183,7 @@ struct ring {
     bool spin;
     bool lost;             /* the broker is gone and not back yet: nothing is submitted or drained */
     _Atomic uint64_t life; /* from 1; grows with each broker that was lost. Handles are of one life */
-    uint64_t sessions, sessions_before; /* map sessions that are not released: of this life, of earlier ones */
+    uint64_t sessions, sessions_before; /* map sessions that are not closed: of this life, of earlier ones */
     struct deferred *sessions_closed;   /* SESSIONS_CLOSED, while it is still to be sent in this life */
     struct unsealed unsealed;
 };
@@ -225,14 +225,14 @@ void cbdi_ring_lose(cbd_stage *stage);
 /* Whoever waits looks again. */
 void cbdi_ring_wake(cbd_stage *stage);
 /* A broker has taken the channel up again: every op ends and the ring goes on. False where another broker was
- * lost meanwhile. Takes `closed`, and keeps it until the sessions of earlier lives are released. */
+ * lost meanwhile. Takes `closed`, and keeps it until the sessions of earlier lives are closed. */
 struct outcomes;
 bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct deferred *closed, cbd_error *error);
-/* A map session is opened by the submission under way (its life comes back), and is released. */
+/* A map session is opened by the submission under way (its life comes back), and closed: nobody writes into it any more. */
 uint64_t cbdi_session_opened(cbd_stage *stage);
 /* As opened, for a claim that was answered; false where the broker of that life is gone. */
 bool cbdi_session_claimed(cbd_stage *stage, uint64_t life);
-void cbdi_session_released(cbd_stage *stage, uint64_t life);
+void cbdi_session_closed(cbd_stage *stage, uint64_t life);
 
 /* Waits for an op of our own for ever, and releases it. */
 cbd_status cbdi_op_finish(cbd_op *op, cbd_op_result *result, uint64_t *handle, uint32_t *got_bytes, cbd_error *error);
@@ -503,6 +503,7 @@ struct cbd_stage {
     _Atomic uint32_t mapped;
     _Atomic uint32_t queries, ops, open_sessions; /* handles that are not given back, and sessions that are not over (idle.c) */
     _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
+    _Atomic uint32_t sessions_kept;               /* that are not freed yet, ended or not */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
     _Atomic uint32_t ended;   /* the session is over; ended_status and ended_text say why */

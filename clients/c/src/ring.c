@@ -507,7 +507,7 @@ bool cbdi_session_claimed(cbd_stage *stage, uint64_t life)
     return current;
 }
 
-void cbdi_session_released(cbd_stage *stage, uint64_t life)
+void cbdi_session_closed(cbd_stage *stage, uint64_t life)
 {
     struct ring *ring = &stage->ring;
     if (life == 0 || atomic_load(&stage->foreign))

@@ -54,4 +54,10 @@ cbd_status do_split(struct command *c);
 cbd_status do_hoard(struct command *c);
 cbd_status do_discard(struct command *c);
 
+/* rounds.c */
+cbd_status do_race(struct command *c);
+cbd_status do_deletes(struct command *c);
+cbd_status do_cycles(struct command *c);
+cbd_status do_frames(struct command *c);
+
 #endif
