@@ -145,9 +145,15 @@ func TestRestart(t *testing.T) {
 		b.do(func() { n = b.memory.Usage().FreeBytes })
 		return n
 	}
+	explained := func() (text string) {
+		b.do(func() { text = b.memory.Explain() })
+		return text
+	}
 	before := free()
+	require.Contains(t, explained(), "of before a restart", "an OUT_OF_MEMORY says where the memory is")
 	p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpSessionsClosed}, nil)
 	require.Greater(t, free(), before)
+	require.NotContains(t, explained(), "of before a restart")
 	p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpSessionsClosed}, nil) // twice is no harm
 }
 

@@ -7,6 +7,14 @@ type Fault string
 const (
 	// MaskInverted writes the elements whose bit is not set.
 	MaskInverted Fault = "mask-inverted"
+	// MapScattered takes an index map for the rows to write to.
+	MapScattered Fault = "map-scattered"
+	// RowsShortened loses the last element of each array row.
+	RowsShortened Fault = "rows-shortened"
+	// ClaimedTwice gives a group to whoever asks.
+	ClaimedTwice Fault = "claimed-twice"
+	// LastTermAlone filters by the last predicate only.
+	LastTermAlone Fault = "last-term-alone"
 	// CountTrails addresses the last elements instead of the leading ones.
 	CountTrails Fault = "count-trails"
 	// FloorOffByOne accepts writes at the floor.
@@ -54,7 +62,7 @@ const (
 )
 
 // All lists them.
-var All = []Fault{MaskInverted, CountTrails, FloorOffByOne, DefaultFloorForgotten, FloorsStale, NextOrdinalSkips, SameOrdinalReversed,
+var All = []Fault{MaskInverted, MapScattered, RowsShortened, ClaimedTwice, LastTermAlone, CountTrails, FloorOffByOne, DefaultFloorForgotten, FloorsStale, NextOrdinalSkips, SameOrdinalReversed,
 	SealTooFar, IncludeIsAll, ExcludeForgotten, InsertIsUpsert, BatchInParts, SchemaUnchecked, SemanticLost, InitCurrentZero, DeleteIgnored,
 	TombstoneDropped, RowOrdinalsStale, DirtyRangeLost, GenerationAlways, RetainOneLess, QueryUnordered, PinsIgnored}
 

@@ -96,6 +96,13 @@ func (k *capture) aim(q *Query, selection *tensor.Selection, count uint64) {
 			k.from = append(k.ownFrom[:0], selection.IndexMap[:count]...)
 			k.ownFrom = k.from
 		}
+		if fault.On(fault.MapScattered) && selection.IndexMap != nil {
+			for i, row := range selection.IndexMap[:count] {
+				if uint64(row) < count {
+					k.from[row] = uint32(i)
+				}
+			}
+		}
 		if fault.On(fault.CountTrails) {
 			k.query, k.prims = nil, q.prims[len(q.prims)-int(count):]
 		}

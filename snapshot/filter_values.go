@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"callboard/protocol"
 	"callboard/tensor"
@@ -79,8 +81,12 @@ func compares[T string | float64 | int64 | uint64](operator uint32, x T, values 
 	return x >= values[0]
 }
 
+// number is what a value may look like, whatever the type of the column: a decimal
+// number with no zeros before it, inf or nan.
+var number = regexp.MustCompile(`(?i)^([+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf(inity)?|nan)$`)
+
 func (p *Predicate) badNumber(value string) error {
-	return protocol.Errorf(protocol.StatusInvalidArgument, "%s on attribute %q: value %q is not a number", operatorNames[p.Operator], p.Name, value)
+	return protocol.Errorf(protocol.StatusInvalidArgument, "%s on attribute %q: value %q is not a number: expected a decimal one, as 10, -0.5 or 1e3, inf or nan", operatorNames[p.Operator], p.Name, value)
 }
 
 // floats compares after rounding the values to the attribute's own type, so that 0.1 is
@@ -92,23 +98,23 @@ func (p *Predicate) floats(bits uint8) (func(row []byte) bool, error) {
 		if bits == 32 {
 			precision = 32
 		}
-		v, err := strconv.ParseFloat(text, precision)
-		if err != nil && !errors.Is(err, strconv.ErrRange) {
+		if !number.MatchString(text) {
 			return nil, p.badNumber(text)
 		}
+		v, _ := strconv.ParseFloat(text, precision) // infinite where it is out of range
 		if bits == 16 {
 			v = halfToFloat(floatToHalf(v))
 		}
 		values[i] = v
 	}
-	number := func(row []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(row)) }
+	of := func(row []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(row)) }
 	switch bits {
 	case 16:
-		number = func(row []byte) float64 { return halfToFloat(binary.LittleEndian.Uint16(row)) }
+		of = func(row []byte) float64 { return halfToFloat(binary.LittleEndian.Uint16(row)) }
 	case 32:
-		number = func(row []byte) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(row))) }
+		of = func(row []byte) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(row))) }
 	}
-	return func(row []byte) bool { return compares(p.Operator, number(row), values) }, nil
+	return func(row []byte) bool { return compares(p.Operator, of(row), values) }, nil
 }
 
 // halfToFloat is the value of an IEEE 754 binary16.
@@ -154,10 +160,10 @@ func floatToHalf(v float64) uint16 {
 func (p *Predicate) integers(d tensor.DType) (func(row []byte) bool, error) {
 	var ranges [][2]uint64
 	for _, text := range p.Values {
-		low, high, err := span64(p.Operator, text, d.Code == tensor.CodeInt)
-		if err != nil {
+		if !number.MatchString(text) {
 			return nil, p.badNumber(text)
 		}
+		low, high := span64(p.Operator, text, d.Code == tensor.CodeInt)
 		if low <= high {
 			ranges = append(ranges, [2]uint64{low, high})
 		}
@@ -187,8 +193,8 @@ func compare(a, b uint64) int {
 }
 
 // span64 gives the integers that satisfy an operator, in the order that rank gives them:
-// none where low > high.
-func span64(operator uint32, text string, signed bool) (low, high uint64, err error) {
+// none where low > high. The text is a number.
+func span64(operator uint32, text string, signed bool) (low, high uint64) {
 	const none = 1 // low of nothing; high is 0
 	// at is the highest rank that is not above the value, exact when they are equal;
 	// below: every rank is above the value.
@@ -198,7 +204,7 @@ func span64(operator uint32, text string, signed bool) (low, high uint64, err er
 	if signed {
 		shift = 1 << 63
 	}
-	n, e := strconv.ParseInt(text, 0, 64)
+	n, e := strconv.ParseInt(text, 10, 64)
 	if e == nil {
 		switch {
 		case signed:
@@ -208,7 +214,7 @@ func span64(operator uint32, text string, signed bool) (low, high uint64, err er
 		default:
 			at = uint64(n)
 		}
-	} else if u, e := strconv.ParseUint(text, 0, 64); e == nil { // above every signed number
+	} else if u, e := strconv.ParseUint(strings.TrimPrefix(text, "+"), 10, 64); e == nil { // above every signed number
 		if at = u; signed {
 			at, exact = math.MaxUint64, false
 		}
@@ -217,10 +223,7 @@ func span64(operator uint32, text string, signed bool) (low, high uint64, err er
 	} else if n == math.MinInt64 { // an integer below them all
 		below = true
 	} else {
-		v, e := strconv.ParseFloat(text, 64)
-		if e != nil && !errors.Is(e, strconv.ErrRange) {
-			return 0, 0, e
-		}
+		v, _ := strconv.ParseFloat(text, 64) // infinite where it is out of range
 		floor := math.Floor(v)
 		lowest, end := 0.0, math.Ldexp(1, 64)
 		if signed {
@@ -228,7 +231,7 @@ func span64(operator uint32, text string, signed bool) (low, high uint64, err er
 		}
 		switch {
 		case v != v: // compares with nothing
-			return none, 0, nil
+			return none, 0
 		case floor < lowest:
 			below = true
 		case floor >= end:
@@ -242,25 +245,25 @@ func span64(operator uint32, text string, signed bool) (low, high uint64, err er
 	switch operator {
 	case protocol.FilterIn:
 		if below || !exact {
-			return none, 0, nil
+			return none, 0
 		}
-		return at, at, nil
+		return at, at
 	case protocol.FilterLess, protocol.FilterLessEqual:
 		if below || operator == protocol.FilterLess && exact && at == 0 {
-			return none, 0, nil
+			return none, 0
 		}
 		if operator == protocol.FilterLess && exact {
 			at--
 		}
-		return 0, at, nil
+		return 0, at
 	}
 	switch {
 	case below:
-		return 0, math.MaxUint64, nil
+		return 0, math.MaxUint64
 	case operator == protocol.FilterGreaterEqual && exact:
-		return at, math.MaxUint64, nil
+		return at, math.MaxUint64
 	case at == math.MaxUint64:
-		return none, 0, nil
+		return none, 0
 	}
-	return at + 1, math.MaxUint64, nil
+	return at + 1, math.MaxUint64
 }

@@ -101,6 +101,9 @@ func (m *Memory) Alloc(a *Arena, size uint64) (*Block, error) {
 		}
 		need := a.pool.NextSegmentSize(size)
 		exact := shm.SegmentSizeFor(size, protocol.SegmentHeaderBytes)
+		if a.quarantined { // it has many segments for want of a word of its client, and the next life quarantines this one too
+			need = min(need, max(exact, shm.FirstSegment))
+		}
 		if failed := a.failed; failed != nil {
 			a.failed = nil
 			if a.wanted > exact { // it was about something bigger: a small segment may still be had

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"callboard/fault"
 	"callboard/protocol"
 )
 
@@ -141,6 +142,9 @@ func (w *incoming) copyRagged() {
 			copy(k.data.Bytes[at:][:length], p.bytes[first:])
 			first = at
 			at += length
+		}
+		if fault.On(fault.RowsShortened) {
+			length -= elementBytes(&w.schema)
 		}
 		refs[i] = protocol.RowRef{Segment: k.data.Ref.Segment, OffsetBytes: k.data.Ref.OffsetBytes + first, LengthBytes: length}
 	}

@@ -27,6 +27,20 @@ func (m *Memory) ReleaseQuarantine(a *Arena) {
 	}
 }
 
+// quarantinedBytes is what clients of before a restart keep from use (rule B1).
+func (m *Memory) quarantinedBytes() (total uint64) {
+	seen := map[*Arena]bool{nil: true}
+	for _, seg := range m.segments {
+		if a := seg.arena; !seen[a] {
+			seen[a] = true
+			for _, b := range a.quarantine {
+				total += b.Ref.LengthBytes
+			}
+		}
+	}
+	return total
+}
+
 // spare takes a segment out of its arena and keeps it warm for the next client, or,
 // where claimants have it mapped, for the next session of several groups.
 func (m *Memory) spare(seg *Segment) {

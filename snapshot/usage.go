@@ -59,9 +59,16 @@ func (s *Store) Usage() MemoryUse {
 // can be given up was given up before.
 func (s *Store) explainMemory() string {
 	u := s.Usage()
-	text := fmt.Sprintf("; %d bytes of the segments are free, newest versions take %d, older ones that readers pin %d, unsealed data %d, the directory %d",
-		u.FreeBytes, u.LiveBytes, u.PinnedBytes, u.WaitingBytes, u.DirectoryBytes)
+	known := u.FreeBytes + u.LiveBytes + u.RetainedBytes + u.PinnedBytes + u.RecycledBytes + u.WaitingBytes + u.DirectoryBytes
+	held := s.memory.quarantinedBytes()
+	text := fmt.Sprintf("; %d bytes of the segments are free, newest versions take %d, older ones that readers pin %d, unsealed data %d, the directory %d, staging of clients %d",
+		u.FreeBytes, u.LiveBytes, u.PinnedBytes, u.WaitingBytes, u.DirectoryBytes, u.HeldBytes-min(u.HeldBytes, known))
+	if held > 0 {
+		text += fmt.Sprintf(" (%d of it of before a restart, until those clients have ended their map sessions of then)", held)
+	}
 	switch {
+	case held > max(u.PinnedBytes, u.WaitingBytes):
+		text += "; let go of views of map sessions of before the restart"
 	case u.PinnedBytes > 0:
 		text += "; release reads"
 	case u.WaitingBytes > 0:

@@ -72,12 +72,12 @@ func quote(text string) string {
 	return strings.NewReplacer("%", "%25", " ", "%20", ",", "%2C", ";", "%3B", "=", "%3D", "\n", "%0A").Replace(text)
 }
 
-// where names of attributes and handles stand among the words of a verb: "h" is a handle, "n" a name, "N" names to
+// where names of attributes and handles stand among the words of a verb: "h" is a handle, "n" a name, "p" a path, "N" names to
 // the end, "P" paths to the end, "F" filters to the end, "t" texts to the end. What is not listed has plain words.
 var shapes = map[string]string{
 	"query": "hP", "find": "hF", "await": "h", "list": "hi", "listed": "h", "retain": "h", "unlist": "h", "slice": "hh", "querylist": "hh", "join": "i", "split": "i", "drop": "h", "write": "hn", "publish": "n", "seal": "oN", "declare": "n", "wait": "h",
 	"op": "h", "floor": "n", "read": "hN", "show": "h", "latest": "n", "snapshot": "h", "sread": "hhN", "sfloor": "hn",
-	"map": "hhn", "fill": "h", "unmap": "h", "abort": "h", "next": "h", "open": "n", "claim": "hn", "giveup": "h", "work": "n", "delete": "hN", "intern": "ht", "resolve": "i", "waits": "h", "flood": "hn", "threads": "hn", "frontier": "n", "ticks": "hn", "chase": "hn", "log": "www",
+	"map": "hhn", "fill": "h", "unmap": "h", "abort": "h", "next": "h", "open": "n", "claim": "hn", "giveup": "h", "work": "n", "delete": "hN", "intern": "ht", "resolve": "i", "waits": "h", "flood": "hn", "hoard": "P", "threads": "hn", "frontier": "n", "ticks": "hn", "chase": "hn", "race": "np", "deletes": "hn", "frames": "hn", "log": "www",
 }
 
 // compose writes a step as the line that its driver reads.
@@ -155,7 +155,11 @@ func (n *namespace) sectionOf(verb, shape string, words []word) (string, error) 
 			switch c := next(); {
 			case c == 'n' || c == 'N':
 				out = append(out, quote(n.attribute(w.text)))
-			case c == 'P' || c == 't':
+			case c == 'P' && strings.Contains(w.text, ".."):
+				for _, path := range counted(w.text) {
+					out = append(out, quote(n.path(path)))
+				}
+			case c == 'P' || c == 'p' || c == 't':
 				out = append(out, quote(n.path(w.text)))
 			case c == 'F':
 				out = append(out, quote(n.filter(w.text)))
@@ -187,6 +191,21 @@ func (n *namespace) sectionOf(verb, shape string, words []word) (string, error) 
 		options = append(options, o...)
 	}
 	return strings.Join(append(out, options...), " "), nil
+}
+
+// counted is "/p0", "/p1", … "/p9" for "/p0..9".
+func counted(text string) (paths []string) {
+	head, last, _ := strings.Cut(text, "..")
+	name := strings.TrimRight(head, "0123456789")
+	first, err1 := strconv.Atoi(head[len(name):])
+	end, err2 := strconv.Atoi(last)
+	if err1 != nil || err2 != nil {
+		return []string{text}
+	}
+	for ; first <= end; first++ {
+		paths = append(paths, name+strconv.Itoa(first))
+	}
+	return paths
 }
 
 // value looks up what was kept.

@@ -49,9 +49,12 @@
 //	A start verb …              as A verb …, without waiting for the answer, which A finish gives
 //	A kill                      ends role A's process as a crash does
 //	A freeze, A thaw            stops all threads of the broker, and lets them go on
-//	A crash, A restart          kills the broker of a fresh scenario, and starts it again
+//	A crash, A restart          kills the broker of a fresh scenario, and starts it again (restart --fresh: with this
+//	                            argument of `callboard serve`)
 //	A sleep, A wake             stops role A's process, and lets it go on
 //	A silent                    role A's process has written nothing to standard error
+//
+// The path /p0..9 is ten paths. $clock is a time shortly after the scenario's first line, in ms since 1970.
 //
 // Values are [1 2 3], raw bits [0x7fc00001], strings "text"; a write with several lists has one tensor per prim,
 // and so has a group of kind array ("array", "map … array sizes=2,0", "fill m.0 row=1 …").
@@ -62,7 +65,7 @@
 //	ok                          no error
 //	FLOOR_VIOLATION|…  ~ "re"   one of these errors; its text matches. "refused" is INVALID_ARGUMENT, or Python's
 //	                            ValueError or TypeError
-//	at=call at=wait             where the error came from
+//	at=call at=wait at=fetch    where the error came from: the call, waiting for it, fetching what a read gives
 //	[1 2 3]                     the values of the group, one prim after the other, through its row map
 //	x[1 2 3]                    of attribute x's group; x#1 is the second group of x
 //	none                        no group

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,9 @@ type supervisor struct {
 
 // eventually is how long "~>" waits. "Within a second" of a case is meant for an idle machine; a busy one gets more.
 const eventually = 3 * time.Second
+
+// raceDelay is how long roles have until they race: for a query each, and for their lines to arrive.
+const raceDelay = 300 * time.Millisecond
 
 // absentError says that a language's client has no such call.
 type absentError struct{ reason string }
@@ -89,6 +93,7 @@ func (s *supervisor) run(scenario *Scenario, languages []string) (assertions int
 			}
 		}
 	}()
+	n.kept["clock"] = strconv.FormatInt(time.Now().Add(raceDelay).UnixMilli(), 10)
 	for _, step := range scenario.Steps {
 		if err := s.step(n, broker, language[step.Role], &step); err != nil {
 			return assertions, fmt.Errorf("%s: %s: %w", step.Where, step.Text, err)
@@ -116,7 +121,11 @@ func (s *supervisor) step(n *namespace, broker *harness.Broker, language string,
 		broker.Kill9()
 		return nil
 	case "restart":
-		broker.Restart()
+		var arguments []string
+		for _, w := range step.Words[1:] {
+			arguments = append(arguments, w.text)
+		}
+		broker.Restart(arguments...)
 		return nil
 	case "sleep":
 		return d.command.Process.Signal(syscall.SIGSTOP)

@@ -101,6 +101,8 @@ func (t *Table) Cell(number int, column string) (text string, notes []string) {
 		text = "pass, part later"
 	case count[Later] > 0:
 		text = "later"
+	case count[Passed] > 0 && count[NotOffered] > 0 && column != Pairs:
+		text = "pass, part n/a"
 	case count[Passed] > 0:
 		text = "pass"
 	case count[NotOffered] > 0:
@@ -135,7 +137,7 @@ func (t *Table) Counts() map[string]int {
 func (t *Table) Summary() string {
 	var parts []string
 	counts := t.Counts()
-	for _, word := range []string{"pass", "pass, part later", "later", "n/a", "missing", "fail"} {
+	for _, word := range []string{"pass", "pass, part later", "pass, part n/a", "later", "n/a", "missing", "fail"} {
 		parts = append(parts, fmt.Sprintf("%s %d", word, counts[word]))
 	}
 	return fmt.Sprintf("%d cases × %d languages: %s", len(t.cases), len(Languages), strings.Join(parts, "; "))
@@ -151,6 +153,7 @@ each client language, from scenarios and named tests that ran (clients/conforman
 
 **pass**: a scenario ran and its assertions held. **fail**: one did not. **later**: the call is missing yet or answers
 NOT_SUPPORTED, in a case that behaviour.md does not mark as wholly "now". **n/a**: the language does not offer it; the notes say why.
+**part**: other scenarios of the case are later or n/a there.
 **missing**: nothing ran. *pairs*: ordered pairs of two languages, one writes and the other reads, that passed.
 
 `)

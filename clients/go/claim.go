@@ -107,7 +107,7 @@ func (m *session) behindRows(g *protocol.GroupDescriptor) (prims []uint64, err e
 // claim submits a claim and waits. A caller that gives up leaves no claim behind.
 func (c *client) claim(ctx context.Context, session, index, life uint64) (r protocol.ClaimResults, name string, since uint64, err error) {
 	head := sizeOf[protocol.ClaimResults]()
-	op, err := c.submit(request{what: "claiming a group", opcode: protocol.OpClaimGroup, handle: session, value: index, life: life, results: head + protocol.NameBytesMax})
+	op, err := c.submitPatiently(ctx, request{what: "claiming a group", opcode: protocol.OpClaimGroup, handle: session, value: index, life: life, results: head + protocol.NameBytesMax})
 	if err != nil {
 		return r, "", 0, err
 	}
@@ -207,6 +207,9 @@ func (c *client) claimed(r *protocol.ClaimResults, name string, life uint64) (*M
 		err = c.enter() // the group's own hold
 	}
 	if err != nil {
+		if c.doomed(life) {
+			err = fail(protocol.StatusBrokerRestarted, "the broker was restarted after it gave a group of attribute %q away; claim another one", name)
+		}
 		c.giveUp(g.Session, uint64(g.GroupIndex), life)
 		return nil, err
 	}

@@ -45,7 +45,9 @@ type client struct {
 	ring      *ring.Client
 	ops       map[uint64]*Op
 	lastOp    uint64
-	life      uint64 // the ring generation: grows with each restart of the broker
+	deferred  []request // nobody waits for them; see flush
+	patient   int       // calls that wait for room
+	life      uint64    // the ring generation: grows with each restart of the broker
 	queries   map[*queryHandle]struct{}
 	moved     map[uint64]uint64 // handles of queries that the last restart changed, old to new
 	sessions  map[*session]bool
@@ -216,7 +218,7 @@ func (c *client) forgot(what string) {
 // the slots may be stored into until then. A restart of the broker does not show.
 func (c *client) pinByBroker(slots []uint32) (uint64, error) {
 	for {
-		op, err := c.submit(request{what: "pinning", opcode: protocol.OpPin, size: 4 * len(slots), fill: func(dst []byte) error {
+		op, err := c.submitPatiently(context.Background(), request{what: "pinning", opcode: protocol.OpPin, size: 4 * len(slots), fill: func(dst []byte) error {
 			copy(dst, bytesOfSlice(slots))
 			return nil
 		}})

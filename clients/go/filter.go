@@ -38,7 +38,8 @@ func PathPrefix(prefix string) Term {
 }
 
 // In holds where an attribute's value is one of values. It and the comparisons work on
-// attributes of one number or one token id for each prim.
+// attributes of one number or one token id for each prim. A number is decimal, as "10",
+// "-0.5" or "1e3", or "inf" or "nan".
 func In(name string, values ...string) Term { return condition(protocol.FilterIn, name, values...) }
 
 // Contains holds where one of the values is among the tokens of an attribute's row; for
@@ -100,7 +101,7 @@ func (s *Stage) Query(ctx context.Context, terms ...Term) (*Query, error) {
 		if err := c.settle(ctx); err != nil {
 			return nil, err
 		}
-		q, err := s.SubmitQuery(terms...)
+		q, err := s.submitQuery(terms, func(r request) (*Op, error) { return c.submitPatiently(ctx, r) })
 		if err == nil {
 			if err = q.Wait(ctx); err == nil {
 				return q, nil
@@ -117,6 +118,10 @@ func (s *Stage) Query(ctx context.Context, terms ...Term) (*Query, error) {
 // it run after it (behaviour 215), and fail when it does. Len, Prims and Result know
 // nothing before Wait has returned nil. Give back with Release in any case.
 func (s *Stage) SubmitQuery(terms ...Term) (*Query, error) {
+	return s.submitQuery(terms, s.client.submit)
+}
+
+func (s *Stage) submitQuery(terms []Term, submit func(request) (*Op, error)) (*Query, error) {
 	c := s.client
 	if err := c.enter(); err != nil {
 		return nil, err
@@ -134,10 +139,11 @@ func (s *Stage) SubmitQuery(terms ...Term) (*Query, error) {
 	}
 	h := &queryHandle{client: c}
 	h.id.Store(c.lastQuery.Add(1) | protocol.ClientHandle)
-	op, err := c.submit(filterRequest(h.id.Load(), &f))
+	op, err := submit(filterRequest(h.id.Load(), &f))
 	if err != nil {
 		return nil, refused(err)
 	}
+	h.life = op.life
 	q := &Query{handle: h, search: &search{op: op}}
 	runtime.AddCleanup(q, forgetQuery, h)
 	return q, nil

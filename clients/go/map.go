@@ -269,6 +269,9 @@ func (m *MapSession) Commit(ctx context.Context) error {
 // Abort ends the session without a commit: nothing of it becomes visible. It does
 // nothing to a session that has ended. One of several groups has not ended while its
 // UnmapAttribute, or a Commit that was given up, still waits for other workers.
+//
+// Abort does not wait for the broker: another client that is told of it must not seal
+// the ordinal before an operation that was submitted after the Abort has ended (R7).
 func (m *MapSession) Abort() {
 	if !m.inner.abort() {
 		m.inner.abortLast()

@@ -106,7 +106,7 @@ func (o *Op) await(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return gaveUp(ctx, fmt.Sprintf("%s (op %d; op %d is the lowest that is pending)", o.what(), o.id, c.lowestPending(o.id)))
+			return gaveUp(ctx, fmt.Sprintf("%s (op %d; op %d is the lowest that it waits for)", o.what(), o.id, c.lowestPending(o)))
 		}
 		turn := turnMax
 		if end, ok := ctx.Deadline(); ok {
@@ -132,18 +132,6 @@ func (o *Op) finish(err *Error, completion *protocol.CompletionEntry, content []
 	o.client.arguments.give(o.arguments)
 	o.client.results.give(o.results)
 	o.done.Store(true)
-}
-
-// lowestPending is the lowest op that is not done, up to id: what id waits for, since
-// a client's operations are looked at in order (behaviour 209).
-func (c *client) lowestPending(id uint64) uint64 {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	lowest := id
-	for other := range c.ops {
-		lowest = min(lowest, other)
-	}
-	return lowest
 }
 
 // request is an operation before it is submitted.
@@ -246,10 +234,13 @@ func (c *client) enqueue(r *request) (*Op, error) {
 	return op, nil
 }
 
-// drain takes the completions that are there.
+// drain takes the completions that are there, and gives their room to what is deferred.
 func (c *client) drain() {
 	c.mutex.Lock()
 	why := c.drainLocked()
+	if why == nil {
+		c.flush()
+	}
 	c.mutex.Unlock()
 	if why != nil {
 		c.end(why)
@@ -308,7 +299,7 @@ func (c *client) call(ctx context.Context, r request) (op *Op, err error) {
 		if err := c.settle(ctx); err != nil {
 			return nil, err
 		}
-		if op, err = c.submit(r); err == nil {
+		if op, err = c.submitPatiently(ctx, r); err == nil {
 			err = op.Wait(ctx)
 		}
 		if !errors.Is(err, ErrBrokerRestarted) || r.life != 0 {

@@ -151,5 +151,8 @@ func checked(t Tensor) (Tensor, error) {
 	if !t.Device.Host() {
 		return t, fail(protocol.StatusNotSupported, "the tensor lies on %s: this version takes host memory only", t.Device)
 	}
+	if t.Device.Type == tensor.DeviceCPU && t.Device.ID != 0 { // behaviour 230; pinned memory may name its GPU
+		return t, fail(protocol.StatusInvalidArgument, "the tensor lies on CPU device %d: expected 0, there is no other", t.Device.ID)
+	}
 	return t, asError(t.CheckBounds())
 }

@@ -21,6 +21,7 @@ type Query struct {
 type queryHandle struct {
 	client   *client
 	id       atomic.Uint64 // another one after each restart of the broker
+	life     uint64        // that id is of; changed under client.mutex
 	prims    []uint64
 	released atomic.Bool
 	list     atomic.Pointer[PathList] // that it was made of, nil: none
@@ -84,6 +85,7 @@ func (c *client) makeQuery(ctx context.Context, paths []string) (*Query, error) 
 			return nil, fail(protocol.StatusInternal, "the broker answered %d path ids for %d paths", len(got), n)
 		}
 		h.id.Store(op.completion.Handle)
+		h.life = life
 		ids = append(ids, got...)
 		paths = paths[n:]
 	}
@@ -124,10 +126,15 @@ func (h *queryHandle) release() (first bool) {
 	}
 	defer c.leave()
 	c.mutex.Lock()
-	delete(c.queries, h)
+	delete(c.queries, h) // not made anew from here on; where that is under way it is released by resume
+	handle, life := h.id.Load(), h.life
 	c.mutex.Unlock()
-	_, _ = c.submit(request{what: "releasing a query", opcode: protocol.OpQueryRelease, handle: h.id.Load()})
+	c.insist(releaseRequest(handle, life))
 	return true
+}
+
+func releaseRequest(handle, life uint64) request {
+	return request{what: "releasing a query", opcode: protocol.OpQueryRelease, handle: handle, life: life}
 }
 
 // keep notes a query that was made in a life of the broker, so that it is made anew in

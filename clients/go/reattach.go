@@ -171,7 +171,12 @@ func (c *client) resume(conn *shm.Conn, reply *protocol.HelloReply) error {
 	defer c.mutex.Unlock()
 	c.moved = moved
 	for _, h := range queries {
+		if _, kept := c.queries[h]; !kept { // released meanwhile
+			c.deferred = append(c.deferred, releaseRequest(moved[h.id.Load()], c.life))
+			continue
+		}
 		h.id.Store(moved[h.id.Load()])
+		h.life = c.life
 	}
 	c.gap.Store(nil) // under the lock: the next submission finds everything in place
 	c.confirm()

@@ -63,8 +63,12 @@ func (c *client) segmentNow(id uint64) ([]byte, error) {
 // pull asks the broker for a segment and maps it (rule S2), or the next broker when there
 // is none now.
 func (c *client) pull(id uint64, writable bool) (*shm.Mapping, error) {
+	broker := c.broker.Load()
 	for {
 		x, err := c.pullOnce(id, writable)
+		if errors.Is(err, ErrNotFound) && c.broker.Load() != broker {
+			return nil, fail(protocol.StatusBrokerRestarted, "the broker restarted, and segment %d is of the time before: what lay there was not sealed; do it again", id)
+		}
 		if !errors.Is(err, ErrBrokerRestarted) {
 			return x, err
 		}

@@ -2,9 +2,7 @@ package callboard
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"time"
 
 	"callboard/protocol"
 	"callboard/shm"
@@ -55,7 +53,7 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	}
 	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
 	sizes := args + align8(len(r.name))
-	op, err := c.submit(request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
+	op, err := c.submitPatiently(ctx, request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
 		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), names: []string{r.name}, fill: func(dst []byte) error {
 			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows}
 			if len(r.sizes) > 0 {
@@ -339,20 +337,5 @@ func (m *session) abortLast() {
 	m.mutex.Unlock()
 	if last != nil && !last.Done() {
 		m.client.insist(request{what: "aborting the session of attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: protocol.FlagAbort, handle: m.id, life: m.life})
-	}
-}
-
-// insist submits a request whose outcome nobody waits for, as soon as there is room.
-func (c *client) insist(r request) {
-	for deadline := time.Now().Add(requestWait); c.enter() == nil; {
-		heard := c.ring.Listen()
-		_, err := c.submit(r)
-		if errors.Is(err, ErrQueueFull) && time.Now().Before(deadline) {
-			_, _ = c.ring.Wait(heard, turnMax)
-			c.leave()
-			continue
-		}
-		c.leave()
-		break // a session that is over took its sessions with it
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"archive/zip"
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,17 +181,32 @@ func (v *value) npz(file string) error {
 	})
 }
 
-// writeFile makes a file whole or not at all: whoever opens the name sees the old content or the new one.
-func writeFile(file string, write func(out io.Writer) error) error {
-	temporary, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+// writeFile makes a file whole or not at all: whoever opens the name sees the old content or the new one. A link is
+// followed, and what is no plain file (a pipe, a terminal, /dev/null) is written to as it stands.
+func writeFile(file string, write func(out io.Writer) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("writing %s: %w", file, err)
+		}
+	}()
+	target, err := filepath.EvalSymlinks(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		target = file
+	} else if err != nil {
+		return err
+	}
+	if about, err := os.Stat(target); err == nil && !about.Mode().IsRegular() {
+		out, err := os.OpenFile(target, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(writeAll(out, write), out.Close())
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", file, err)
+		return err
 	}
-	buffered := bufio.NewWriterSize(temporary, 1<<20)
-	if err = write(buffered); err == nil {
-		err = buffered.Flush()
-	}
-	if err == nil {
+	if err = writeAll(temporary, write); err == nil {
 		err = temporary.Chmod(0o644)
 	}
 	if err == nil {
@@ -199,11 +216,18 @@ func writeFile(file string, write func(out io.Writer) error) error {
 		err = closing
 	}
 	if err == nil {
-		err = os.Rename(temporary.Name(), file)
+		err = os.Rename(temporary.Name(), target)
 	}
 	if err != nil {
 		_ = os.Remove(temporary.Name())
-		return fmt.Errorf("writing %s: %w", file, err)
 	}
-	return nil
+	return err
+}
+
+func writeAll(out io.Writer, write func(out io.Writer) error) error {
+	buffered := bufio.NewWriterSize(out, 1<<20)
+	if err := write(buffered); err != nil {
+		return err
+	}
+	return buffered.Flush()
 }

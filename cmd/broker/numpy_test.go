@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -190,4 +193,40 @@ func TestReadToNumPyRefuses(t *testing.T) {
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.EqualValues(t, 128+24, info.Size(), "the old one is replaced")
+}
+
+// A link keeps being one, what is no plain file is written to, and a write that fails leaves what was there.
+func TestFilesAreWrittenToAndNotReplaced(t *testing.T) {
+	dir := t.TempDir()
+	say := func(text string) func(io.Writer) error {
+		return func(out io.Writer) error { _, err := io.WriteString(out, text); return err }
+	}
+	target, link, pipe := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
+	require.NoError(t, os.WriteFile(target, []byte("old"), 0o600))
+	require.NoError(t, os.Symlink(target, link))
+	require.NoError(t, writeFile(link, say("new")))
+	content, err := os.ReadFile(target)
+	require.NoError(t, err)
+	require.Equal(t, "new", string(content))
+	about, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.NotZero(t, about.Mode()&os.ModeSymlink)
+
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	heard := make(chan string)
+	go func() {
+		content, _ := os.ReadFile(pipe)
+		heard <- string(content)
+	}()
+	require.NoError(t, writeFile(pipe, say("through")))
+	require.Equal(t, "through", <-heard)
+	require.ErrorIs(t, writeFile("/dev/full", say("x")), syscall.ENOSPC)
+
+	require.ErrorContains(t, writeFile(target, func(io.Writer) error { return errors.New("half-way") }), "half-way")
+	content, err = os.ReadFile(target)
+	require.NoError(t, err)
+	require.Equal(t, "new", string(content))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 3)
 }

@@ -92,6 +92,12 @@ CBD_API const char *cbd_status_text(cbd_status status);
 /* The version of the ABI that this library speaks, "1.0"; static. */
 CBD_API const char *cbd_abi_version(void);
 
+/* The library's own version is three numbers: of this header, and of the library that runs. */
+#define CBD_LIBRARY_MAJOR 0
+#define CBD_LIBRARY_MINOR 1
+#define CBD_LIBRARY_PATCH 0
+CBD_API void cbd_library_version(uint32_t version[3]);
+
 /* ---- the log ------------------------------------------------------------- */
 
 /* Without a callback nothing is said anywhere. With one, the library tells what happens to sessions and handles,
@@ -351,8 +357,8 @@ CBD_API void cbd_query_release(cbd_query *query);
  * (a group of uint64, a row for each prim of the query) and filtered by. */
 #define CBD_PATH_NAME "@path"
 
-/* One condition on a prim. Values are texts, NUL-terminated: numbers as "1.5", tokens by
- * their text; texts are compared by bytes.
+/* One condition on a prim. Values are texts, NUL-terminated: numbers in decimal, as "10", "1.5",
+ * "1e3", "inf" or "nan", tokens by their text; texts are compared by bytes.
  *
  *     CBD_FILTER_HAS            an attribute: the prim carries it. No values
  *     CBD_FILTER_IN             "@path", or an attribute: one of the values
@@ -466,8 +472,9 @@ CBD_API cbd_status cbd_op_wait(cbd_op *op, uint64_t timeout_ns, cbd_op_result *r
 /* The op's number, from 1. */
 CBD_API uint64_t cbd_op_id(const cbd_op *op);
 
-/* The lowest op that is not done, up to this one: what it waits for, since the
- * operations of a client are looked at in order. Its own id when it is done. */
+/* The lowest op that is not done of those that this one waits for: earlier ones of this client
+ * on the same attribute at an ordinal that is not above its own, the making of its query, those
+ * of its map session, and what they wait for. Its own id where there is none, or it is done. */
 CBD_API uint64_t cbd_op_lowest_pending(cbd_op *op);
 
 /* The text of a failed op, "" while it is pending or when it is OK. Borrowed from
@@ -488,15 +495,17 @@ typedef struct cbd_write_options {
     uint32_t row_ndim;     /* of row_shape; 0: none declared */
     uint32_t is_array;     /* 1: array kind */
     uint64_t row_shape[CBD_ROW_NDIM_MAX]; /* a new attribute's; else must agree */
-    const uint32_t *index_map;            /* count entries: prim i takes row index_map[i]; NULL: row i */
-    const uint64_t *mask;                 /* ceil(count/64) words, no more are read: prim i is written where bit i is set; NULL: all */
+    const uint32_t *index_map;            /* prim i takes row index_map[i]; NULL: row i */
+    uint64_t index_map_count;             /* entries of index_map, at least count; more are not read */
+    const uint64_t *mask;                 /* prim i is written where bit i is set; NULL: all */
+    uint64_t mask_words;                  /* words of mask, at least ceil(count/64); more are not read */
     uint64_t tensor_count; /* array kind: tensors that `tensor` points to, one for each source row; 0: one, packed */
 } cbd_write_options;
 
 /* The defaults: every prim, no ordinal yet. */
 static inline cbd_write_options cbd_write_options_default(void)
 {
-    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, NULL, 0};
+    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, 0, NULL, 0, 0};
     return options;
 }
 
@@ -511,7 +520,8 @@ static inline cbd_write_options cbd_write_options_default(void)
  * are source rows, as many as there are addressed prims, or more with an index_map.
  * Packed, one tensor is cut into rows of equal length: as many as addressed prims, or
  * with an index_map as its highest entry says. Text is uint8 with CBD_SEMANTIC_STRING.
- * INVALID_ARGUMENT: shape, dtype, semantic, count (with their numbers);
+ * INVALID_ARGUMENT: shape, dtype, semantic, count, an index_map or mask that is shorter than count
+ * needs, a CPU device other than 0 (with their numbers);
  * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind on a
  * stage without CBD_FEATURE_ARRAY, device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
@@ -565,8 +575,8 @@ CBD_API cbd_status cbd_advance_write_floor(cbd_stage *stage, uint64_t ordinal, u
  * 1 048 576 versions) 0 and handoff CBD_HANDOFF_DEFAULT: as the stage says. An attribute that
  * exists with this schema is accepted, and its settings change where others are named: fewer
  * versions go with the next seal, another handoff counts from the next buffer on. Otherwise
- * INVALID_ARGUMENT names both schemas. NOT_SUPPORTED: a device other than the host, kind array,
- * a reserved name. ACCESS_DENIED: this client attached read-only. */
+ * INVALID_ARGUMENT names both schemas. NOT_SUPPORTED: a device other than the host, kind
+ * array on a stage without CBD_FEATURE_ARRAY, a reserved name. ACCESS_DENIED: this client attached read-only. */
 CBD_API cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *schema, uint32_t retain,
                                uint32_t handoff, cbd_op **op, cbd_error *error);
 
@@ -638,13 +648,16 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
 /* Ends the session and commits what is not handed back yet. flags: CBD_FLAG_COPY as
  * above; CBD_FLAG_NEXT_ORDINAL and CBD_FLAG_SEAL as in cbd_write_options (a session
  * mapped with next_ordinal needs no flag for the ordinal). INVALID_HANDLE when the
- * session has ended. On any other failure the session is still open. The op of a session
+ * session has ended, and BROKER_RESTARTED when a restart of the broker ended it: it may not be
+ * written any more. On any other failure the session is still open. The op of a session
  * of several groups is done when every group was handed back, by whomever: what a client
  * that died had claimed is another's to fill meanwhile. */
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
 
 /* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
- * several groups can be aborted while its final unmap still waits for other clients. */
+ * several groups can be aborted while its final unmap still waits for other clients. Does not
+ * wait for the broker: another client that is told of it must not seal the ordinal before an op
+ * that was submitted after the abort has ended (R7). */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
 
 /* Gives the session and its groups back; aborts where it is open. The memory may

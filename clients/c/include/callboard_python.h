@@ -14,6 +14,13 @@ extern "C" {
  * NULL takes it away. For the whole process. */
 CBD_API void cbd_set_interrupt_check(int (*check)(void));
 
+/* A view of a map group's memory is made that a collector takes down, some time after the
+ * unmap perhaps: the session's memory stays, the unmap copies, and after a restart of the
+ * broker the memory is not used anew, until cbd_group_unlend, which any thread may call.
+ * INVALID_HANDLE or BROKER_RESTARTED where the session has ended: nothing is lent. */
+CBD_API cbd_status cbd_group_lend(cbd_group *group, cbd_error *error);
+CBD_API void cbd_group_unlend(cbd_group *group);
+
 /* Tells the log callback, as a warning of channel "handle", what a collector found. */
 CBD_API void cbd_log_dropped(const char *what);
 

@@ -27,7 +27,7 @@ struct claim {
 static cbd_status claim(cbd_stage *stage, uint64_t session, uint64_t index, uint64_t *life, struct claim *c, cbd_error *error)
 {
     memset(c, 0, sizeof *c);
-    struct submission s = {.opcode = CBD_OP_CLAIM_GROUP, .handle = session, .life = *life, .value = index, .into = c, .into_bytes = sizeof *c - 1};
+    struct submission s = {.waits = true, .opcode = CBD_OP_CLAIM_GROUP, .handle = session, .life = *life, .value = index, .into = c, .into_bytes = sizeof *c - 1};
     cbd_status status = cbdi_submit_begin(stage, &s, 0, sizeof *c - 1, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -112,6 +112,8 @@ static cbd_status claimed(cbd_stage *stage, const struct claim *c, uint64_t life
         pthread_mutex_lock(&stage->cache_lock);
         status = cbdi_take_group(session, d, error);
         pthread_mutex_unlock(&stage->cache_lock);
+        if (status != CBD_STATUS_OK && life != atomic_load(&stage->ring.life))
+            status = cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted after it gave this group away; claim another one");
     }
     if (status == CBD_STATUS_OK)
         status = take_behind(session, d, error);
@@ -174,7 +176,7 @@ cbd_status cbd_give_up_group(cbd_group *view, cbd_error *error)
 static cbd_status list_page(cbd_stage *stage, const char *attribute, size_t length, uint64_t first,
                             cbd_abi_group_descriptor page[LIST_GROUPS], cbd_op_result *result, cbd_error *error)
 {
-    struct submission s = {.opcode = CBD_OP_LIST_GROUPS, .value = first, .into = page, .into_bytes = LIST_GROUPS * sizeof *page};
+    struct submission s = {.waits = true, .opcode = CBD_OP_LIST_GROUPS, .value = first, .into = page, .into_bytes = LIST_GROUPS * sizeof *page};
     cbd_status status = cbdi_submit_begin(stage, &s, length, LIST_GROUPS * sizeof *page, error);
     if (status != CBD_STATUS_OK)
         return status;

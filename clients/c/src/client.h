@@ -116,6 +116,7 @@ struct cbd_op {
     bool abandoned;        /* released while pending; guarded by ring.lock */
     uint32_t opcode, flags; /* as submitted, and so are the next four: outcome.c asks after a restart */
     uint64_t ordinal, value;
+    uint64_t target;         /* the handle that it was submitted with */
     uint64_t about;          /* the hash of the attribute's name where the arguments do not hold it, else 0 */
     uint64_t epoch;          /* the newest one then */
     uint32_t argument_length;
@@ -142,8 +143,8 @@ struct rooms {
     struct extent *free;
 };
 
-/* An op without arguments that must not get lost: it is submitted as soon as the
- * ring has room. Allocated with what it will release, so that nothing can fail then;
+/* An op without arguments that must not get lost: it is submitted as soon as there is
+ * room, of which it never takes the last quarter. Allocated with what it will release, so that nothing can fail then;
  * cbdi_defer takes it over and frees it. */
 struct deferred {
     struct deferred *next;
@@ -177,11 +178,12 @@ struct ring {
     cbd_op **pending; /* cq_entries places; op id i starts to look at i mod cq_entries */
     struct rooms arguments, results;
     cbd_op *spare;
-    struct deferred *deferred;
+    struct deferred *deferred, *deferred_last;
+    uint32_t patient; /* calls that wait for room; what is deferred stands back */
     bool spin;
     bool lost;             /* the broker is gone and not back yet: nothing is submitted or drained */
     _Atomic uint64_t life; /* from 1; grows with each broker that was lost. Handles are of one life */
-    uint64_t sessions, sessions_before; /* map sessions that are not released: of this life, of earlier ones */
+    uint64_t sessions, sessions_before; /* map sessions that are not closed: of this life, of earlier ones */
     struct deferred *sessions_closed;   /* SESSIONS_CLOSED, while it is still to be sent in this life */
     struct unsealed unsealed;
 };
@@ -191,6 +193,7 @@ struct ring {
 struct submission {
     uint32_t opcode, flags;
     cbd_query *query; /* or NULL; its handle is the op's, and is made anew first where the broker was restarted */
+    bool waits;       /* the call waits for the broker anyway: where there is no room it waits for that as well */
     uint64_t handle, life; /* of a session, and the life that it is of; 0: any */
     uint64_t ordinal, value;
     uint64_t about, about_ordinal; /* of an op on a session: the hash of its attribute's name, and its ordinal */
@@ -211,6 +214,9 @@ void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op);
 void cbdi_submit_cancel(cbd_stage *stage, struct submission *s);
 void cbdi_defer(cbd_stage *stage, struct deferred *what);
 
+/* Sleeps until the broker completes something after client_bell had the value `bell`; a turn at most. op may be NULL. */
+void cbdi_sleep_on_bell(cbd_stage *stage, cbd_op *op, uint32_t bell, uint64_t turn);
+
 /* Takes completions; with ring.lock held. */
 void cbdi_drain(cbd_stage *stage);
 
@@ -219,14 +225,14 @@ void cbdi_ring_lose(cbd_stage *stage);
 /* Whoever waits looks again. */
 void cbdi_ring_wake(cbd_stage *stage);
 /* A broker has taken the channel up again: every op ends and the ring goes on. False where another broker was
- * lost meanwhile. Takes `closed`, and keeps it until the sessions of earlier lives are released. */
+ * lost meanwhile. Takes `closed`, and keeps it until the sessions of earlier lives are closed. */
 struct outcomes;
 bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct deferred *closed, cbd_error *error);
-/* A map session is opened by the submission under way (its life comes back), and is released. */
+/* A map session is opened by the submission under way (its life comes back), and closed: nobody writes into it any more. */
 uint64_t cbdi_session_opened(cbd_stage *stage);
 /* As opened, for a claim that was answered; false where the broker of that life is gone. */
 bool cbdi_session_claimed(cbd_stage *stage, uint64_t life);
-void cbdi_session_released(cbd_stage *stage, uint64_t life);
+void cbdi_session_closed(cbd_stage *stage, uint64_t life);
 
 /* Waits for an op of our own for ever, and releases it. */
 cbd_status cbdi_op_finish(cbd_op *op, cbd_op_result *result, uint64_t *handle, uint32_t *got_bytes, cbd_error *error);
@@ -497,6 +503,7 @@ struct cbd_stage {
     _Atomic uint32_t mapped;
     _Atomic uint32_t queries, ops, open_sessions; /* handles that are not given back, and sessions that are not over (idle.c) */
     _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
+    _Atomic uint32_t sessions_kept;               /* that are not freed yet, ended or not */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
     _Atomic uint32_t ended;   /* the session is over; ended_status and ended_text say why */

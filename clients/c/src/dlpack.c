@@ -298,7 +298,9 @@ static cbd_status export_map(cbd_group *group, uint64_t index, uint32_t flags, b
     cbd_status status = cbd_group_tensor(group, index, shape, &tensor, error);
     if (status != CBD_STATUS_OK)
         return status;
-    cbdi_group_lend((struct map_group *)group);
+    status = cbdi_group_lend((struct map_group *)group, error);
+    if (status != CBD_STATUS_OK)
+        return status;
     status = export_tensor(&tensor, flags, release_map_group, group, versioned, out, error);
     if (status != CBD_STATUS_OK)
         cbdi_group_unlend((struct map_group *)group);

@@ -187,6 +187,8 @@ cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *er
     if (t->device_type != 0 && t->device_type != CBD_DEVICE_CPU && t->device_type != CBD_DEVICE_CUDA_HOST)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "the tensor lies on device type %u: this version takes host memory only",
                          t->device_type);
+    if (t->device_type != CBD_DEVICE_CUDA_HOST && t->device_id != 0) /* behaviour 230; pinned memory may name its GPU */
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor lies on CPU device %u: expected 0, there is no other", t->device_id);
     if (t->ndim == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
                          "tensor has rank 0: expected at least 1 dimension, counting rows; give a single value the shape (1,)");

@@ -40,6 +40,13 @@ const char *cbd_status_text(cbd_status status)
     return status < CBD_STATUS_COUNT ? statuses[status].text : "unknown status";
 }
 
+void cbd_library_version(uint32_t version[3])
+{
+    version[0] = CBD_LIBRARY_MAJOR;
+    version[1] = CBD_LIBRARY_MINOR;
+    version[2] = CBD_LIBRARY_PATCH;
+}
+
 const char *cbd_abi_version(void)
 {
     /* The generated numbers are not plain digits ("1u"), so the text stands here. */

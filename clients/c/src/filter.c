@@ -125,7 +125,7 @@ static void filter_put(uint8_t *to, const cbd_filter *f)
     memcpy(to, &head, sizeof head);
 }
 
-cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_query **out, cbd_error *error)
+static cbd_status submit(cbd_stage *stage, const cbd_filter *filter, bool waits, cbd_query **out, cbd_error *error)
 {
     static const cbd_filter everything;
     const cbd_filter *f = filter != NULL ? filter : &everything;
@@ -142,7 +142,7 @@ cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_quer
     cbd_query *query = NULL;
     if (status == CBD_STATUS_OK) {
         status = cbdi_query_new(stage, &query, error);
-        struct submission s = {.opcode = CBD_OP_QUERY_FILTER};
+        struct submission s = {.waits = waits, .opcode = CBD_OP_QUERY_FILTER};
         if (status == CBD_STATUS_OK)
             status = cbdi_submit_begin(stage, &s, filter_bytes(f), 0, error);
         if (status == CBD_STATUS_OK) {
@@ -163,6 +163,11 @@ cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_quer
     return CBD_STATUS_OK;
 }
 
+cbd_status cbd_query_submit(cbd_stage *stage, const cbd_filter *filter, cbd_query **out, cbd_error *error)
+{
+    return submit(stage, filter, false, out, error);
+}
+
 /* All ids of a list of the query's, page by page; *ids is the caller's to free. */
 static cbd_status fetch(cbd_query *query, uint32_t opcode, uint64_t **ids, uint64_t *count, cbd_error *error)
 {
@@ -176,7 +181,7 @@ static cbd_status fetch(cbd_query *query, uint32_t opcode, uint64_t **ids, uint6
         if (more == NULL)
             return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for more than %llu ids of a query", (unsigned long long)done);
         *ids = more;
-        struct submission s = {.opcode = opcode, .query = query, .value = done, .into = more + done,
+        struct submission s = {.waits = true, .opcode = opcode, .query = query, .value = done, .into = more + done,
                                .into_bytes = (uint32_t)(room * sizeof **ids)};
         cbd_op_result result;
         cbd_op *op;
@@ -277,7 +282,7 @@ cbd_status cbdi_query_settle(cbd_query *query, cbd_error *error)
 cbd_status cbd_query_filter(cbd_stage *stage, const cbd_filter *filter, cbd_query **out, cbd_error *error)
 {
     cbd_query *query;
-    cbd_status status = cbd_query_submit(stage, filter, &query, error);
+    cbd_status status = submit(stage, filter, true, &query, error);
     if (out != NULL)
         *out = NULL;
     if (status == CBD_STATUS_OK && (status = cbdi_query_settle(query, error)) != CBD_STATUS_OK)

@@ -47,7 +47,7 @@ cbd_status cbd_stage_close_if_idle(cbd_stage *stage, cbd_error *error)
     size_t used = 0;
     uint64_t sessions = atomic_load(&stage->open_sessions), ops = 0, pins = 0;
     pthread_mutex_lock(&stage->ring.lock);
-    uint64_t inert = atomic_load(&stage->ops) + stage->ring.sessions + stage->ring.sessions_before;
+    uint64_t inert = atomic_load(&stage->ops) + atomic_load(&stage->sessions_kept);
     for (uint32_t i = 0; i < stage->ring.cq_entries; i++)
         ops += stage->ring.pending[i] != NULL && !stage->ring.pending[i]->abandoned;
     pthread_mutex_unlock(&stage->ring.lock);

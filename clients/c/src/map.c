@@ -189,6 +189,12 @@ static cbd_status schema_of_map(cbd_stage *stage, cbd_query *query, size_t lengt
     return status == CBD_STATUS_OK ? try_map(r, found ? &existing : NULL, error) : status;
 }
 
+static cbd_status of_before(const cbd_session *session, cbd_error *error)
+{
+    return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                     "the broker restarted, and the session on \"%.200s\" is of the time before: map it anew", session->name);
+}
+
 /* Asks for the session; the descriptor of a single group is filled by the broker. */
 static cbd_status open_session(cbd_session *session, const cbd_map_options *o, cbd_abi_group_descriptor *descriptor,
                                cbd_error *error)
@@ -209,6 +215,7 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
         arguments.element_sizes_count = (uint32_t)session->query->count;
     }
     struct submission s = {
+        .waits = true,
         .opcode = CBD_OP_MAP,
         .flags = o->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0,
         .query = session->query,
@@ -242,6 +249,8 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     pthread_mutex_lock(&stage->cache_lock);
     status = cbdi_take_group(session, descriptor, error);
     pthread_mutex_unlock(&stage->cache_lock);
+    if (status != CBD_STATUS_OK && session->life != atomic_load(&stage->ring.life))
+        return of_before(session, error); /* the next broker does not know what the last one leased */
     return status;
 }
 
@@ -255,12 +264,14 @@ cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *na
         return NULL;
     }
     atomic_init(&session->refs, 1);
+    atomic_init(&session->writers, 1);
     session->stage = stage;
     session->query = query == NULL ? NULL : cbdi_query_retain(query);
     session->claimed = query == NULL;
     session->last = last;
     memcpy(session->name, name, length);
     cbdi_stage_retain(stage);
+    atomic_fetch_add(&stage->sessions_kept, 1);
     cbdi_hold(stage);
     return session;
 }
@@ -335,16 +346,22 @@ cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *nam
 
 uint64_t cbd_session_group_count(const cbd_session *session) { return session == NULL ? 0 : session->group_count; }
 
+static cbd_status ended(const cbd_session *session, cbd_error *error)
+{
+    if (atomic_load(&session->lost))
+        return of_before(session, error);
+    return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session->name);
+}
+
 cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error *error)
 {
     if (session == NULL || group == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session or the place for the group is NULL");
     *group = NULL;
     if (atomic_load(&session->over))
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session->name);
+        return ended(session, error);
     if (session->life != atomic_load(&session->stage->ring.life))
-        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
-                         "the broker restarted, and the session on \"%.200s\" is of the time before: map it anew", session->name);
+        return of_before(session, error);
     if (session->next == session->count) {
         if (!session->split)
             return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
@@ -356,7 +373,15 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     return CBD_STATUS_OK;
 }
 
-/* False where it has ended already. */
+/* One writer less. After the last one the broker may give the memory to others (rule B1): a
+ * session that has ended is closed, although its handle is kept. Not with ring.lock held. */
+static void writer_gone(cbd_session *session)
+{
+    if (atomic_fetch_sub(&session->writers, 1) == 1)
+        cbdi_session_closed(session->stage, session->life);
+}
+
+/* False where it has ended already; else its views must not be written from now on, and writer_gone follows. */
 static bool mark_over(cbd_session *session)
 {
     if (atomic_exchange(&session->over, 1))
@@ -392,8 +417,20 @@ static void submit_end(cbd_session *session, uint32_t flags)
 /* Ends it where it is open. */
 static void end_session(cbd_session *session, uint32_t flags)
 {
+    if (!mark_over(session))
+        return;
+    submit_end(session, flags);
+    writer_gone(session);
+}
+
+/* An unmap was refused. Where the session is of an earlier life, that is its end. */
+static void refused(cbd_session *session, cbd_status status)
+{
+    if (status != CBD_STATUS_BROKER_RESTARTED || session->life == atomic_load(&session->stage->ring.life))
+        return;
+    atomic_store(&session->lost, 1);
     if (mark_over(session))
-        submit_end(session, flags);
+        writer_gone(session);
 }
 
 /* COPY where memory that the unmap gives away is lent: the broker must not adopt it (M1). */
@@ -407,6 +444,8 @@ cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_err
     if (view == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "group is NULL");
     cbd_session *session = view->session;
+    if (atomic_load(&session->lost))
+        return ended(session, error);
     if (atomic_load(&session->over) || group->unmapped)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "group %llu of \"%.200s\" was handed back already",
                          (unsigned long long)view->index, session->name);
@@ -431,8 +470,10 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
 {
     if (op != NULL)
         *op = NULL;
-    if (session == NULL || atomic_load(&session->over))
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session ? session->name : "");
+    if (session == NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
+    if (atomic_load(&session->over))
+        return ended(session, error);
     if (session->claimed)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" is another client's; unmap the group that was claimed",
                          session->name);
@@ -455,9 +496,13 @@ cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op
         for (size_t i = 0; i < session->count; i++)
             if (!session->groups[i]->unmapped && session->groups[i]->segment != NULL)
                 protect(session, session->groups[i], PROT_READ);
-        mark_over(session);
+        bool open = mark_over(session);
         atomic_store(&session->waiting, session->split);
         cbdi_submit_commit(session->stage, &s, op);
+        if (open)
+            writer_gone(session);
+    } else {
+        refused(session, status);
     }
     cbdi_leave(session->stage);
     return status;
@@ -510,7 +555,8 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
 {
     if (session == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    if (mark_over(session) || atomic_exchange(&session->waiting, 0))
+    end_session(session, CBD_FLAG_ABORT);
+    if (atomic_exchange(&session->waiting, 0))
         submit_end(session, CBD_FLAG_ABORT);
     return CBD_STATUS_OK;
 }
@@ -528,7 +574,7 @@ static void drop_session(cbd_session *session)
         free(session->groups[i]);
     }
     cbdi_query_drop(session->query);
-    cbdi_session_released(stage, session->life);
+    atomic_fetch_sub(&stage->sessions_kept, 1);
     free(session->prims);
     free(session->last);
     free(session->sizes);
@@ -550,14 +596,23 @@ void cbd_session_release(cbd_session *session)
     drop_session(session);
 }
 
-void cbdi_group_lend(struct map_group *group)
+cbd_status cbdi_group_lend(struct map_group *group, cbd_error *error)
 {
-    atomic_fetch_add(&group->view.session->refs, 1);
+    cbd_session *session = group->view.session;
+    uint32_t writers = atomic_load(&session->writers);
+    do {
+        if (writers == 0 || atomic_load(&session->over))
+            return ended(session, error);
+    } while (!atomic_compare_exchange_weak(&session->writers, &writers, writers + 1));
+    atomic_fetch_add(&session->refs, 1);
     atomic_fetch_add(&group->lent, 1);
+    return CBD_STATUS_OK;
 }
 
 void cbdi_group_unlend(struct map_group *group)
 {
+    cbd_session *session = group->view.session;
     atomic_fetch_sub(&group->lent, 1);
-    drop_session(group->view.session);
+    writer_gone(session);
+    drop_session(session);
 }

@@ -26,7 +26,9 @@ struct cbd_session {
     bool split; /* several groups, which are claimed as they are fetched */
     cbd_schema schema;
     uint64_t row_bytes;
-    _Atomic uint32_t over;    /* committed or aborted */
+    _Atomic uint32_t over;    /* committed or aborted, or lost and told so */
+    _Atomic uint32_t lost;    /* it ended with a restart of the broker */
+    _Atomic uint32_t writers; /* who may write its memory: who has it open, and every export of a group. Never up from 0 */
     _Atomic uint32_t waiting; /* unmapped as a whole, and other clients may still fill groups */
     size_t count, room, next;
     struct map_group **groups; /* those that are this client's */
@@ -41,8 +43,9 @@ cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *na
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error);
 /* Array kind: where each row lies in the group, one after the other, of these sizes, which were checked. */
 cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd_error *error);
-/* An export of the group begins and ends: it keeps the session's memory, and the unmap copies. Any thread ends it. */
-void cbdi_group_lend(struct map_group *group);
+/* An export of the group begins, where the session is open, and ends: it keeps the session's memory, and the unmap
+ * copies. Any thread ends it. */
+cbd_status cbdi_group_lend(struct map_group *group, cbd_error *error);
 void cbdi_group_unlend(struct map_group *group);
 /* Claims one more group of an own session; END when there is none left. */
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);

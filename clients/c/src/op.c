@@ -9,7 +9,7 @@
  * Whoever comes second sees the other. Another thread may drain our completion: it
  * sets `done` before cq_head, and we look at cq_head before `done`.
  */
-#include "client.h"
+#include "ring.h"
 #include "python_support.h"
 
 #include <stdlib.h>
@@ -23,7 +23,10 @@ static void drain(cbd_stage *stage)
 {
     pthread_mutex_lock(&stage->ring.lock);
     cbdi_drain(stage);
+    bool any = cbdi_flush_deferred(stage);
     pthread_mutex_unlock(&stage->ring.lock);
+    if (any)
+        cbdi_ring_doorbell(stage);
 }
 
 static bool completions_wait(struct ring *ring)
@@ -33,16 +36,15 @@ static bool completions_wait(struct ring *ring)
 
 /* One sleep on the bell. A broker that takes the channel up again starts ClientSleeping anew, so who slept in
  * an earlier life does not count there any more; between two brokers nobody counts. */
-static void sleep_on_bell(cbd_stage *stage, cbd_op *op, uint64_t turn)
+void cbdi_sleep_on_bell(cbd_stage *stage, cbd_op *op, uint32_t bell, uint64_t turn)
 {
     struct ring *ring = &stage->ring;
-    uint32_t bell = load32(&ring->control->client_bell);
     pthread_mutex_lock(&ring->lock);
     uint64_t life = ring->lost ? 0 : atomic_load(&ring->life);
     if (life != 0)
         add32(&ring->control->client_sleeping, 1);
     pthread_mutex_unlock(&ring->lock);
-    if ((life == 0 || !completions_wait(ring)) && !op_done(op) && !atomic_load(&stage->closed) && !atomic_load(&stage->ended))
+    if ((life == 0 || !completions_wait(ring)) && (op == NULL || !op_done(op)) && !atomic_load(&stage->closed) && !atomic_load(&stage->ended))
         cbdi_futex_wait(&ring->control->client_bell, bell, turn);
     pthread_mutex_lock(&ring->lock);
     if (life != 0 && life == atomic_load(&ring->life))
@@ -50,21 +52,13 @@ static void sleep_on_bell(cbd_stage *stage, cbd_op *op, uint64_t turn)
     pthread_mutex_unlock(&ring->lock);
 }
 
-/* The lowest op that is not done, up to id: what id waits for, since a client's
- * operations are looked at in order (behaviour 209). */
-static uint64_t lowest_pending(struct ring *ring, uint64_t id)
+uint64_t cbd_op_lowest_pending(cbd_op *op)
 {
-    pthread_mutex_lock(&ring->lock);
-    for (uint32_t i = 0; i < ring->cq_entries; i++) {
-        cbd_op *op = ring->pending[i];
-        if (op != NULL && !op_done(op) && op->id < id)
-            id = op->id;
-    }
-    pthread_mutex_unlock(&ring->lock);
-    return id;
+    pthread_mutex_lock(&op->stage->ring.lock);
+    uint64_t lowest = cbdi_lowest_in_chain(&op->stage->ring, op);
+    pthread_mutex_unlock(&op->stage->ring.lock);
+    return lowest;
 }
-
-uint64_t cbd_op_lowest_pending(cbd_op *op) { return lowest_pending(&op->stage->ring, op->id); }
 
 /* Until done, the deadline, or the end of the session. */
 static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, cbd_error *error)
@@ -85,9 +79,9 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
             if (spent >= timeout_ns) {
                 cbdi_look_at_socket(stage); /* who only ever polls must hear of the end as well */
                 return cbdi_fail(error, CBD_STATUS_TIMEOUT,
-                                 "op %llu is not done after %llu ns (op %llu is the lowest that is pending); it may be waited for again",
+                                 "op %llu is not done after %llu ns (op %llu is the lowest that it waits for); it may be waited for again",
                                  (unsigned long long)op->id, (unsigned long long)timeout_ns,
-                                 (unsigned long long)lowest_pending(ring, op->id));
+                                 (unsigned long long)cbd_op_lowest_pending(op));
             }
             if (timeout_ns - spent < turn)
                 turn = timeout_ns - spent;
@@ -95,7 +89,7 @@ static cbd_status wait_done(cbd_stage *stage, cbd_op *op, uint64_t timeout_ns, c
         for (; spins > 0 && !completions_wait(ring) && !op_done(op); spins--)
             atomic_signal_fence(memory_order_seq_cst);
         uint64_t before = cbdi_now_ns(), next = cbdi_reattach_turn(stage, WAIT_TURN_NS);
-        sleep_on_bell(stage, op, turn < next ? turn : next);
+        cbdi_sleep_on_bell(stage, op, load32(&ring->control->client_bell), turn < next ? turn : next);
         if (cbdi_now_ns() - before >= next - next / 100)
             cbdi_look_at_socket(stage);
     }

@@ -140,10 +140,19 @@ static struct scope floors_of(const struct outcomes *o, const cbd_op *op, const 
     return scope;
 }
 
+static const char *ordinal_text(const cbd_op *op, char *text, size_t room)
+{
+    if (op->flags & CBD_FLAG_NEXT_ORDINAL)
+        return "the next ordinal";
+    snprintf(text, room, "ordinal %llu", (unsigned long long)op->ordinal);
+    return text;
+}
+
 void cbdi_outcome(const struct outcomes *o, cbd_op *op, const uint8_t *arguments)
 {
     struct scope scope = floors_of(o, op, arguments);
     uint64_t floor = scope.highest;
+    char at[48];
     op->result = (cbd_op_result){.status = CBD_STATUS_BROKER_RESTARTED, .ordinal = op->ordinal, .epoch = o->epoch};
     bool orders = op->opcode == CBD_OP_WRITE || op->opcode == CBD_OP_UNMAP_GROUP || op->opcode == CBD_OP_UNMAP_ATTRIBUTE ||
                   op->opcode == CBD_OP_SEAL || op->opcode == CBD_OP_DELETE;
@@ -157,12 +166,11 @@ void cbdi_outcome(const struct outcomes *o, cbd_op *op, const uint8_t *arguments
     } else if (next ? op->epoch != o->epoch : op->ordinal <= floor) {
         op->result.flags = CBD_COMPLETION_SEALED_MAYBE;
         snprintf(op->text, sizeof op->text,
-                 "the broker restarted before it answered op %llu, whose ordinal %llu is %s the floor %llu: it may have been sealed; read to see",
-                 (unsigned long long)op->id, (unsigned long long)op->ordinal, next ? "the one above" : "not above",
-                 (unsigned long long)floor);
+                 "the broker restarted before it answered op %llu, at %s (the floor is %llu): it may have been sealed; read to see",
+                 (unsigned long long)op->id, ordinal_text(op, at, sizeof at), (unsigned long long)floor);
     } else {
         snprintf(op->text, sizeof op->text,
-                 "the broker restarted before op %llu, at ordinal %llu, was sealed (the floor is %llu): it did not happen; submit it again",
-                 (unsigned long long)op->id, (unsigned long long)op->ordinal, (unsigned long long)floor);
+                 "the broker restarted before op %llu, at %s, was sealed (the floor is %llu): it did not happen; submit it again",
+                 (unsigned long long)op->id, ordinal_text(op, at, sizeof at), (unsigned long long)floor);
     }
 }

@@ -111,7 +111,7 @@ static const uint64_t *horizon_of(cbd_stage *stage, const struct column *column)
  * a stray pin keeps memory, it cannot harm a read.) */
 static cbd_status pin_by_broker(cbd_stage *stage, cbd_pin **pins, size_t n, uint64_t *epoch, cbd_error *error)
 {
-    struct submission s = {.opcode = CBD_OP_PIN};
+    struct submission s = {.waits = true, .opcode = CBD_OP_PIN};
     cbd_op_result result;
     cbd_op *op;
     cbd_status status = cbdi_submit_begin(stage, &s, n * sizeof(uint32_t), 0, error);

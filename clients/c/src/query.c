@@ -68,7 +68,7 @@ static cbd_status send_pieces(cbd_stage *stage, uint32_t opcode, uint64_t value,
         }
         const char *const *piece = texts + done; /* not evaluated where n is 0 and texts NULL */
         const size_t *piece_lengths = lengths != NULL ? lengths + done : NULL;
-        struct submission s = {.opcode = opcode, .handle = *handle, .life = life, .value = value, .into = ids + done,
+        struct submission s = {.waits = true, .opcode = opcode, .handle = *handle, .life = life, .value = value, .into = ids + done,
                                .into_bytes = (uint32_t)(take * sizeof *ids)};
         cbd_op_result result;
         cbd_op *op;

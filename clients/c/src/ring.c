@@ -14,6 +14,7 @@
  *   CqHead is stored after the entry was copied     ↔ loaded by the broker before it reuses the entry
  */
 #include "ring.h"
+#include "python_support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,7 +89,7 @@ void cbdi_ring_free(struct ring *ring)
 
 /* ---- submitting ------------------------------------------------------------- */
 
-static void ring_doorbell(cbd_stage *stage)
+void cbdi_ring_doorbell(cbd_stage *stage)
 {
     add32(&stage->doorbell->rings, 1);
     if (load32(&stage->directory->sleeping))
@@ -177,6 +178,7 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
     op->ordinal = s->about != 0 ? s->about_ordinal : s->ordinal;
     op->value = s->value;
     op->about = s->about;
+    op->target = s->query != NULL ? s->query->handle : s->handle;
     op->argument_length = s->argument_bytes;
     op->epoch = load64(&stage->directory->epoch);
     uint32_t place = (uint32_t)(op->id & (ring->cq_entries - 1));
@@ -190,7 +192,7 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
         .op_id = op->id,
         .opcode = s->opcode,
         .flags = s->flags,
-        .handle = s->query != NULL ? s->query->handle : s->handle,
+        .handle = op->target,
         .ordinal = s->ordinal,
         .value = s->value,
         .argument_offset_bytes = s->argument_bytes ? op->argument_offset : 0,
@@ -201,11 +203,20 @@ static void commit_locked(cbd_stage *stage, struct submission *s)
     store64(&ring->control->sq_tail, ++ring->sq_tail);
 }
 
+/* Whether one more deferred op leaves room for a call that does not wait. */
+static bool room_to_spare(const struct ring *ring)
+{
+    uint32_t most = ring->results.size_bytes / OP_TEXT_BYTES;
+    most = most < ring->sq_entries ? most : ring->sq_entries;
+    most = most < ring->cq_entries ? most : ring->cq_entries;
+    return ring->patient == 0 && ring->outstanding < most - most / 4;
+}
+
 bool cbdi_flush_deferred(cbd_stage *stage)
 {
     struct ring *ring = &stage->ring;
     bool any = false;
-    while (ring->deferred != NULL) {
+    while (ring->deferred != NULL && room_to_spare(ring)) {
         struct deferred *what = ring->deferred;
         if (what->life != atomic_load(&ring->life)) { /* the restart has returned it already */
             ring->deferred = what->next;
@@ -238,10 +249,12 @@ cbd_status cbdi_submit_begin(cbd_stage *stage, struct submission *s, size_t argu
         return cbdi_fail(error, CBD_STATUS_LIMIT,
                          "the results have up to %zu bytes, the channel's area %u; connect with a larger result_bytes",
                          result_bytes, ring->results.size_bytes);
-    for (;;) {
+    for (bool patient = false;;) {
+        uint32_t bell = load32(&ring->control->client_bell); /* before the drain: what comes after it ends the sleep */
         pthread_mutex_lock(&ring->lock);
+        ring->patient -= patient;
         cbdi_drain(stage); /* what is done gives its room back */
-        cbdi_flush_deferred(stage);
+        bool rings = !patient && cbdi_flush_deferred(stage);
         bool lost = ring->lost, old = s->query != NULL && s->query->life != atomic_load(&ring->life) && !lost;
         cbd_status status = old ? CBD_STATUS_OK : cbdi_unsealed_refuse(stage, s->opcode, error);
         if (status == CBD_STATUS_OK && !old)
@@ -250,9 +263,21 @@ cbd_status cbdi_submit_begin(cbd_stage *stage, struct submission *s, size_t argu
             memset(s->arguments, 0, s->argument_bytes);
             return status;
         }
+        patient = status == CBD_STATUS_QUEUE_FULL && s->waits;
+        ring->patient += patient;
         pthread_mutex_unlock(&ring->lock);
+        if (rings)
+            cbdi_ring_doorbell(stage);
         if (status == CBD_STATUS_QUEUE_FULL || status == CBD_STATUS_BROKER_RESTARTED)
             cbdi_look_at_socket(stage); /* who only ever submits must hear of a broker that is gone, and of the next one */
+        if (patient) {
+            cbdi_sleep_on_bell(stage, NULL, bell, cbdi_reattach_turn(stage, WAIT_TURN_NS));
+            if (!cbdi_interrupted())
+                continue;
+            pthread_mutex_lock(&ring->lock);
+            ring->patient--;
+            pthread_mutex_unlock(&ring->lock);
+        }
         if (status == CBD_STATUS_BROKER_RESTARTED && lost && atomic_load(&stage->reattach.link) == LINK_UP)
             continue;
         if (status == CBD_STATUS_OK)
@@ -273,7 +298,7 @@ void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op)
     }
     commit_locked(stage, s);
     pthread_mutex_unlock(&stage->ring.lock);
-    ring_doorbell(stage);
+    cbdi_ring_doorbell(stage);
 }
 
 void cbdi_submit_cancel(cbd_stage *stage, struct submission *s)
@@ -288,11 +313,9 @@ void cbdi_submit_cancel(cbd_stage *stage, struct submission *s)
 
 static void put_deferred(struct ring *ring, struct deferred *what)
 {
-    struct deferred **end = &ring->deferred;
-    while (*end != NULL)
-        end = &(*end)->next;
     what->next = NULL;
-    *end = what;
+    *(ring->deferred == NULL ? &ring->deferred : &ring->deferred_last->next) = what;
+    ring->deferred_last = what;
 }
 
 void cbdi_defer(cbd_stage *stage, struct deferred *what)
@@ -310,7 +333,7 @@ void cbdi_defer(cbd_stage *stage, struct deferred *what)
     bool any = cbdi_flush_deferred(stage);
     pthread_mutex_unlock(&ring->lock);
     if (any)
-        ring_doorbell(stage);
+        cbdi_ring_doorbell(stage);
     cbdi_leave(stage);
 }
 
@@ -463,7 +486,7 @@ bool cbdi_ring_renew(cbd_stage *stage, const struct outcomes *outcomes, struct d
     cbdi_flush_deferred(stage); /* lets go of those of earlier lives */
     confirm_sessions(stage);
     pthread_mutex_unlock(&ring->lock);
-    ring_doorbell(stage);
+    cbdi_ring_doorbell(stage);
     return true;
 }
 
@@ -484,7 +507,7 @@ bool cbdi_session_claimed(cbd_stage *stage, uint64_t life)
     return current;
 }
 
-void cbdi_session_released(cbd_stage *stage, uint64_t life)
+void cbdi_session_closed(cbd_stage *stage, uint64_t life)
 {
     struct ring *ring = &stage->ring;
     if (life == 0 || atomic_load(&stage->foreign))
@@ -495,5 +518,5 @@ void cbdi_session_released(cbd_stage *stage, uint64_t life)
     bool rang = before && !atomic_load(&stage->closed) && confirm_sessions(stage);
     pthread_mutex_unlock(&ring->lock);
     if (rang)
-        ring_doorbell(stage);
+        cbdi_ring_doorbell(stage);
 }

@@ -10,8 +10,12 @@ bool cbdi_rooms_init(struct rooms *rooms, uint8_t *base, uint32_t size_bytes, ui
 bool cbdi_rooms_take(struct rooms *rooms, uint32_t bytes, uint32_t *offset);
 void cbdi_rooms_give(struct rooms *rooms, uint32_t offset, uint32_t bytes);
 
-/* Submits deferred ops while there is room; with ring.lock held. True when the
- * broker is to be rung. */
+/* Submits deferred ops while a quarter of the ring stays free and nobody waits for room;
+ * with ring.lock held. True when the broker is to be rung. */
 bool cbdi_flush_deferred(cbd_stage *stage);
+void cbdi_ring_doorbell(cbd_stage *stage);
+
+/* The lowest id of what a pending op waits for, its own at most (chain.c); with ring.lock held. */
+uint64_t cbdi_lowest_in_chain(struct ring *ring, const cbd_op *op);
 
 #endif

@@ -88,16 +88,22 @@ static cbd_status map_segment(cbd_stage *stage, const cbd_abi_segment_reply *rep
     return CBD_STATUS_OK;
 }
 
-/* Asks for a segment; with OK, *fd is the caller's to close. */
+/* Asks for a segment; with OK, *fd is the caller's to close. What an earlier broker alone knew, unsealed work, is
+ * BROKER_RESTARTED where that broker went meanwhile. */
 static cbd_status ask_for(cbd_stage *stage, uint64_t id, cbd_abi_segment_reply *reply, int *fd, cbd_error *error)
 {
     cbd_abi_segment_request request = {
         .header = {CBD_MAGIC_MESSAGE, CBD_VERSION_WORD, CBD_MESSAGE_SEGMENT_REQUEST, sizeof request}, .segment = id};
+    uint64_t life = atomic_load(&stage->ring.life);
     cbd_status status = cbdi_ask(stage, &request, sizeof request, CBD_MESSAGE_SEGMENT_REPLY, reply, sizeof *reply, fd,
                                  error);
     if (status != CBD_STATUS_OK)
         return status;
-    if (reply->status != CBD_STATUS_OK) /* NOT_FOUND would read as "no such attribute": what was referred to must be there */
+    if (reply->status == CBD_STATUS_NOT_FOUND && life != atomic_load(&stage->ring.life))
+        status = cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
+                           "the broker restarted, and segment %llu is of the time before: what lay there was not sealed; do it again",
+                           (unsigned long long)id);
+    else if (reply->status != CBD_STATUS_OK) /* NOT_FOUND would read as "no such attribute": what was referred to must be there */
         status = cbdi_fail(error, reply->status == CBD_STATUS_NOT_FOUND ? CBD_STATUS_INTERNAL : reply->status,
                            "the broker refused segment %llu: %s", (unsigned long long)id, cbd_status_text(reply->status));
     else if (reply->segment != id || *fd < 0)

@@ -102,6 +102,13 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
     if ((o->index_map != NULL || o->mask != NULL) && o->count == CBD_ALL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count must be given with an index_map or mask: it says how long that is");
     w->count = o->count == CBD_ALL ? size : o->count;
+    if (o->index_map != NULL && o->index_map_count < w->count)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "index_map has %llu entries (index_map_count): a count of %llu needs %llu",
+                         (unsigned long long)o->index_map_count, (unsigned long long)w->count, (unsigned long long)w->count);
+    if (o->mask != NULL && o->mask_words < w->count / 64 + (w->count % 64 != 0))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "mask has %llu words of 64 bits (mask_words): a count of %llu needs %llu",
+                         (unsigned long long)o->mask_words, (unsigned long long)w->count,
+                         (unsigned long long)(w->count / 64 + (w->count % 64 != 0)));
     w->whole = running ? o->count == CBD_ALL : w->count == size;
     if ((w->count != size || o->mask != NULL) && !(stage->features & CBD_FEATURE_SELECTION))
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,

@@ -94,6 +94,7 @@ static void rows_travel_one_after_the_other_with_their_sizes(void)
     const uint32_t map[2] = {2, 0};
     o = ragged(3); /* a map picks source rows */
     o.index_map = map;
+    o.index_map_count = 2;
     o.count = 2;
     sends(&s, rows, &o, 2, (uint64_t[]){3, 3}, 6, (float[]){6, 8, 10, 0, 1, 2});
     o = ragged(0); /* packed, of any shape: nothing folds */
@@ -102,6 +103,7 @@ static void rows_travel_one_after_the_other_with_their_sizes(void)
     packed = floats(data, 2, grid, across); /* in row-major order of its shape */
     sends(&s, &packed, &o, 2, (uint64_t[]){3, 3}, 6, (float[]){0, 2, 4, 1, 3, 5});
     o.index_map = map; /* the highest entry says that there are three rows: 2, then 0 */
+    o.index_map_count = 2;
     o.count = 2;
     packed = floats(data, 1, &six, &every_other);
     sends(&s, &packed, &o, 2, (uint64_t[]){2, 2}, 4, (float[]){8, 10, 0, 2});
@@ -139,6 +141,7 @@ static void what_does_not_fit_is_refused_by_name(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cbd_write_options o = ragged(bad[i].count);
         o.index_map = bad[i].map;
+        o.index_map_count = bad[i].prims;
         o.count = bad[i].prims;
         CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "x", bad[i].tensors, &o, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
         if (strstr(error.text, bad[i].text) == NULL)

@@ -163,6 +163,7 @@ static void count_mask_and_index_map_choose_rows(void)
     cbd_tensor tensor = floats(data, 1, &three, NULL);
     options.count = 2;
     options.index_map = map;
+    options.index_map_count = 2;
     write_ok(s, &tensor, &options);
     cbd_abi_write_entry entry = entry_sent();
     float got[2];
@@ -178,6 +179,7 @@ static void count_mask_and_index_map_choose_rows(void)
     uint64_t mask = 2;
     options.count = 2;
     options.mask = &mask;
+    options.mask_words = 1;
     tensor.shape = &two;
     write_ok(s, &tensor, &options);
     entry = entry_sent();
@@ -517,7 +519,8 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
     fake_floors(s.f, 0, 0, 0, &floor, 1);
     cbd_write_options at1 = cbd_write_options_default();
     at1.ordinal = 1;
-#define OPTIONS(...) ({ cbd_write_options o_ = at1; __VA_ARGS__; o_; })
+#define OPTIONS_OF(from, ...) ({ __typeof__(from) o_ = from; __VA_ARGS__; o_; })
+#define OPTIONS(...) OPTIONS_OF(at1, __VA_ARGS__)
     const struct bad cases[] = {
         {"too few rows", floats(data, 1, three, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "3 rows"},
         {"rank 0", floats(data, 0, two, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "rank 0"},
@@ -530,8 +533,18 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
         {"count 0", floats(data, 1, two, NULL), OPTIONS(o_.count = 0), "new", CBD_STATUS_INVALID_ARGUMENT, "count is 0"},
         {"count too large", floats(data, 1, three, NULL), OPTIONS(o_.count = 3), "new", CBD_STATUS_INVALID_ARGUMENT, "2 prims"},
         {"map without count", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map), "new", CBD_STATUS_INVALID_ARGUMENT, "count"},
-        {"map out of range", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.count = 2), "new",
-         CBD_STATUS_INVALID_ARGUMENT, "index_map[1] is 5"},
+        {"map out of range", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.index_map_count = 2; o_.count = 2),
+         "new", CBD_STATUS_INVALID_ARGUMENT, "index_map[1] is 5"},
+        {"map too short", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.index_map_count = 1; o_.count = 2),
+         "new", CBD_STATUS_INVALID_ARGUMENT, "index_map has 1 entries (index_map_count): a count of 2 needs 2"},
+        {"map of unknown length", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.count = 2), "new",
+         CBD_STATUS_INVALID_ARGUMENT, "index_map has 0 entries"},
+        {"mask too short", floats(data, 1, two, NULL), OPTIONS(o_.mask = &mask; o_.count = 2), "new",
+         CBD_STATUS_INVALID_ARGUMENT, "mask has 0 words of 64 bits (mask_words): a count of 2 needs 1"},
+        {"another CPU", OPTIONS_OF(floats(data, 1, two, NULL), o_.device_type = CBD_DEVICE_CPU; o_.device_id = 5), at1, "new",
+         CBD_STATUS_INVALID_ARGUMENT, "CPU device 5"},
+        {"another device of no type", OPTIONS_OF(floats(data, 1, two, NULL), o_.device_id = 5), at1, "new",
+         CBD_STATUS_INVALID_ARGUMENT, "CPU device 5"},
         {"map and mask", floats(data, 1, two, NULL), OPTIONS(o_.index_map = map; o_.mask = &mask; o_.count = 2), "new",
          CBD_STATUS_INVALID_ARGUMENT, "mask"},
         {"token id as float", floats(data, 1, two, NULL), OPTIONS(o_.semantic = CBD_SEMANTIC_TOKEN_ID), "new",
@@ -637,6 +650,7 @@ static void a_large_write_of_some_prims_hands_back_those_rows_only(void)
             options.row_shape[0] = N;
             options.count = (uint64_t)(shape[0] = masked ? 2 : 1);
             options.mask = masked ? &mask : NULL;
+            options.mask_words = 1;
             unmap_status = refused ? CBD_STATUS_OUT_OF_MEMORY : CBD_STATUS_OK;
             int aborts = atomic_load(&s.f->aborts);
             cbd_tensor tensor = floats(data, 2, shape, NULL);

@@ -17,7 +17,7 @@
 static char *answer; /* what is said so far */
 static size_t answer_bytes, answer_room;
 cbd_error error;
-const char *where; /* "call" or "wait" */
+const char *where; /* "call", "wait" or "fetch" */
 
 void say(const char *format, ...)
 {
@@ -375,12 +375,14 @@ static cbd_status read_payload(const struct command *c, struct payload *p)
         for (size_t i = 0; i < n; i++)
             p->map[i] = (uint32_t)list[i];
         p->options.index_map = p->map;
+        p->options.index_map_count = n;
     }
     if (option(c, "mask") != NULL) {
         size_t n = numbers(option(c, "mask"), list);
         for (size_t i = 0; i < n; i++)
             p->mask[i] = (uint64_t)list[i];
         p->options.mask = p->mask;
+        p->options.mask_words = n;
     }
     return CBD_STATUS_OK;
 }
@@ -822,6 +824,7 @@ static cbd_status groups(const struct command *c, cbd_read *read)
     const cbd_read_group *all[MOST], *more;
     cbd_status status;
     size_t n = 0;
+    where = "fetch";
     say(" epoch=%" PRIu64, cbd_read_epoch(read));
     while (n < MOST && (status = cbd_fetch_read_next(read, &all[n], &error)) == CBD_STATUS_OK)
         n++;
@@ -965,7 +968,10 @@ static cbd_status do_statuses(struct command *c)
 static cbd_status do_version(struct command *c)
 {
     (void)c;
-    say(" abi=%s", cbd_abi_version());
+    uint32_t version[3];
+    cbd_library_version(version);
+    say(" abi=%s version=%u,%u,%u", cbd_abi_version(), version[0], version[1], version[2]);
+    say(" built=%d,%d,%d", CBD_LIBRARY_MAJOR, CBD_LIBRARY_MINOR, CBD_LIBRARY_PATCH);
     return CBD_STATUS_OK;
 }
 
@@ -1205,9 +1211,10 @@ static const struct {
     {"latest", do_latest, 0}, {"snapshot", do_snapshot, 0}, {"sread", do_sread, 0}, {"sfloor", do_sfloor, 0}, {"map", do_map, 0},
     {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"next", do_next, 0}, {"open", do_open, 0}, {"claim", do_claim, 0}, {"giveup", do_giveup, 0}, {"work", do_work, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
     {"attributes", do_attributes, 0}, {"delete", do_delete, 0}, {"find", do_find, 0}, {"handles", do_handles, 0},
-    {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
+    {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"hoard", do_hoard, 0}, {"discard", do_discard, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
     {"gpu", do_gpu, 0}, {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
     {"slice", do_slice, 0}, {"querylist", do_querylist, 0}, {"join", do_join, 0}, {"split", do_split, 0}, {"await", do_await, 0}, {"log", do_log, 0}, {"idle", do_idle, 0},
+    {"race", do_race, 0}, {"deletes", do_deletes, 0}, {"cycles", do_cycles, 0}, {"frames", do_frames, 0},
 };
 
 static cbd_status run(struct command *c)

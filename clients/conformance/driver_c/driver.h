@@ -50,4 +50,14 @@ cbd_status do_querylist(struct command *c);
 cbd_status do_join(struct command *c);
 cbd_status do_split(struct command *c);
 
+/* hoard.c */
+cbd_status do_hoard(struct command *c);
+cbd_status do_discard(struct command *c);
+
+/* rounds.c */
+cbd_status do_race(struct command *c);
+cbd_status do_deletes(struct command *c);
+cbd_status do_cycles(struct command *c);
+cbd_status do_frames(struct command *c);
+
 #endif

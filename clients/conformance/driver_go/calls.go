@@ -202,7 +202,9 @@ func (d *driver) statuses(command) (*answer, error) {
 }
 
 func (d *driver) version(command) (*answer, error) {
-	return nil, absent("a Go program's module version is the toolchain's business")
+	// A Go program has its client built in: the two can be no different.
+	version := fmt.Sprintf("%d,%d,%d", callboard.VersionMajor, callboard.VersionMinor, callboard.VersionPatch)
+	return (&answer{}).add("abi", fmt.Sprintf("%d.%d", protocol.ABIMajor, protocol.ABIMinor)).add("version", version).add("built", version), nil
 }
 
 func (d *driver) attributes(c command) (*answer, error) {

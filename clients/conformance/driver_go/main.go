@@ -19,6 +19,7 @@ type driver struct {
 	handles  map[string]any
 	cursors  map[uint64]callboard.Cursor // by the epoch of the snapshot that they are of
 	flooded  []*callboard.Op
+	hoarded  []*callboard.Query
 	sessions map[string]uint64 // by attribute: whose groups were listed last
 	heard    *heard
 }
@@ -36,8 +37,11 @@ type absent string
 
 func (a absent) Error() string { return string(a) }
 
-// late is an error that came from waiting and not from the call.
-type late struct{ error }
+// late is an error that came from waiting and not from the call; fetched, from fetching what a read gives.
+type (
+	late    struct{ error }
+	fetched struct{ error }
+)
 
 func main() {
 	d := &driver{handles: map[string]any{}, cursors: map[uint64]callboard.Cursor{}}
@@ -62,6 +66,9 @@ func (d *driver) line(text string) string {
 		return "absent " + string(no)
 	}
 	where, waited := "call", late{}
+	if gave := (fetched{}); errors.As(err, &gave) {
+		where, err = "fetch", gave.error
+	}
 	if errors.As(err, &waited) {
 		where, err = "wait", waited.error
 		if own := []error{callboard.ErrTimeout, callboard.ErrInvalidHandle, callboard.ErrSessionEnded}; !errors.Is(err, callboard.ErrOpFailed) &&
@@ -86,9 +93,9 @@ func (d *driver) do(c command) (*answer, error) {
 		"epoch": d.epoch, "follow": d.follow, "read": d.read, "show": d.show, "latest": d.latest, "snapshot": d.snapshot,
 		"sread": d.snapshotRead, "sfloor": d.snapshotFloor, "map": d.mapAttribute, "fill": d.fill, "unmap": d.unmap,
 		"abort": d.abort, "log": d.log, "idle": d.idle, "next": d.next, "open": d.open, "claim": d.claim, "giveup": d.giveUp, "work": d.work, "delete": d.delete, "frontier": d.frontier, "intern": d.intern, "resolve": d.resolve, "statuses": d.statuses, "version": d.version,
-		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
+		"attributes": d.attributes, "handles": d.count, "waits": d.waits, "flood": d.flood, "hoard": d.hoard, "discard": d.discard, "drain": d.drain, "threads": d.threads, "ticks": d.ticks, "chase": d.chase,
 		"find": d.find, "await": d.await, "list": d.list, "listed": d.listed, "retain": d.retain, "unlist": d.unlist, "slice": d.slice,
-		"querylist": d.queryList, "join": d.joinTokens, "split": d.split,
+		"race": d.race, "deletes": d.deletes, "cycles": d.cycles, "frames": d.frames, "querylist": d.queryList, "join": d.joinTokens, "split": d.split,
 	}
 	switch do := verbs[c.verb]; {
 	case c.verb == "reset":
@@ -111,6 +118,7 @@ var lacking = map[string]string{
 }
 
 func (d *driver) reset() {
+	d.hoarded = nil
 	d.flooded = nil
 	d.stopLog()
 	for name, h := range d.handles {

@@ -93,7 +93,7 @@ func (d *driver) groups(c command, r *callboard.Read, err error) (*answer, error
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, fetched{err}
 		}
 		all = append(all, g)
 	}

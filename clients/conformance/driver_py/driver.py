@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,7 +17,9 @@ import numpy as np
 from callboard import _abi
 from find import Finding
 from groups import Groups
+from hoard import Hoard
 from log import Log
+from rounds import Rounds
 
 LIMIT = 20.0  # seconds: a driver never hangs
 NAMES = dict(enumerate(_abi.STATUS_NAMES))
@@ -30,6 +33,10 @@ LACKING = {
 
 class Late(Exception):
     """An error that came from waiting and not from the call."""
+
+
+class Fetching(Exception):
+    """An error that came from fetching what a read gives."""
 
 
 class Absent(Exception):
@@ -127,7 +134,7 @@ def typed(t: cb.DType) -> str:
     return f"type={t.code}:{t.bits}:{t.lanes}"
 
 
-class Driver(Finding, Groups):
+class Driver(Finding, Groups, Hoard, Rounds):
     """What one process holds between commands."""
 
     def __init__(self) -> None:
@@ -152,6 +159,8 @@ class Driver(Finding, Groups):
             return f"absent {no}"
         except Late as late:
             where, error = "wait", late.__cause__
+        except Fetching as fetching:
+            where, error = "fetch", fetching.__cause__
         except Exception as other:
             error = other
         kind = type(error).__name__
@@ -300,8 +309,11 @@ class Driver(Finding, Groups):
     def groups(self, c: Command, read: cb.Read) -> str:
         """Fetches all groups of a read and describes them; gives the read back, and the groups unless to be held."""
         epoch, groups = read.epoch, []
-        while (g := read.fetch_read_next()) is not None:
-            groups.append(g)
+        try:
+            while (g := read.fetch_read_next()) is not None:
+                groups.append(g)
+        except Exception as error:
+            raise Fetching from error
         ended = read.fetch_read_next() is None  # END, twice
         read.release()
         texts = [f"ended={str(ended).lower()} epoch={epoch}"]
@@ -385,7 +397,8 @@ class Driver(Finding, Groups):
         return " ".join(f"{name}={quote(_abi.STATUS_TEXTS[code])}" for code, name in sorted(NAMES.items()))
 
     def do_version(self, c: Command) -> str:
-        return f"abi={cb.ABI_VERSION} version={join(cb.version)} text={cb.__version__}"
+        built = metadata.version("callboard").replace(".", ",")
+        return f"abi={cb.ABI_VERSION} version={join(cb.version)} built={built}"
 
     def do_attributes(self, c: Command) -> str:
         return f"names={join(quote(a['name']) for a in self.stage.attributes())}"

@@ -51,6 +51,23 @@ def test_a_group_has_an_array_for_each_prim(stage: cb.Stage, query: cb.Query, na
     assert exported.tolist() == [0, 4] and arrays[0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", ()), ("float32x2", (2,))])
+def test_each_row_has_a_capsule_of_its_own(
+    stage: cb.Stage, query: cb.Query, name: str, dtype: str, lanes: tuple[int, ...]
+) -> None:
+    """behaviour 300: of shape (n,) or (n, lanes)"""
+    rows = [np.arange(n * 2, dtype="f4").reshape(-1, *lanes) + n for n in (3, 0, 1)]
+    write(stage, query, name, rows, dtype=dtype)
+    (group,) = stage.read_attributes(query, name)
+    capsules = [group.dlpack(i) for i in range(3)]
+    assert len({id(capsule) for capsule in capsules}) == 3
+    group.release()
+    for capsule, row in zip(capsules, rows, strict=True):
+        exported = np.from_dlpack(capsule)
+        assert exported.shape == row.shape and exported.dtype == row.dtype
+        np.testing.assert_array_equal(exported, row)
+
+
 @pytest.mark.parametrize(
     ("array", "options", "expected"),
     [

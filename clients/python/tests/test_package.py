@@ -47,6 +47,18 @@ def test_every_status_has_one_class_and_every_class_one_code() -> None:
         assert kind is cb.CallboardError or issubclass(kind, cb.OperationFailed)
 
 
+def test_errors_of_the_stage_and_of_the_dictionary(broker: Broker) -> None:
+    """behaviour 226: one tree for both; the kind and the text say what it was about"""
+    with broker.connect() as stage:
+        with pytest.raises(cb.NotFound, match="0xffffffffffffffff") as dictionary:
+            stage.paths.resolve(2**64 - 1)
+        with pytest.raises(cb.FloorViolation, match="ordinal 0") as store, stage.query_from_path_list(["/a"]) as query:
+            stage.write_attribute(query, "x", [1.0], ordinal=0)
+    for error in (dictionary.value, store.value):
+        assert isinstance(error, RuntimeError) and isinstance(error, cb.CallboardError)
+    assert (dictionary.value.code, store.value.code) == (_abi.STATUS_NOT_FOUND, _abi.STATUS_FLOOR_VIOLATION)
+
+
 def test_versions_agree() -> None:
     """behaviour 321"""
     assert cb.__version__ == ".".join(map(str, cb.version))

@@ -178,3 +178,41 @@ def test_closing_ends_a_wait_for_the_next_broker(new_broker: Starter) -> None:
     threading.Timer(0.3, stage.close).start()
     with pytest.raises(cb.SessionEnded, match="closed"):
         stage.query_from_path_list(["/a"])
+
+
+@pytest.mark.parametrize("held", ["the session", "nothing", "an array", "an array for ever"])
+def test_what_has_ended_keeps_no_memory_over_restarts(new_broker: Starter, held: str) -> None:
+    broker = new_broker()
+    rows = 2 << 20
+
+    def segments() -> int:
+        return sum(f.stat().st_size for f in (broker.log.parent / "shm").rglob("*") if f.is_file())
+
+    with broker.connect() as stage:
+        kept: list[object] = []
+        sizes: list[int] = []
+
+        def round_of_work() -> None:
+            stage.publish("y", np.ones(rows, np.uint8))
+            with stage.map("x", (rows,), "uint8") as session:
+                session.array[:1] = 1
+                views = [session.array] if held.startswith("an array") else []
+            if held != "an array for ever" or not kept:
+                kept[:] = [session, *views] if held != "nothing" else []  # let go of when the next one is there
+
+        for _ in range(6):
+            round_of_work()
+        for _ in range(15):
+            kill(broker)
+            broker.start()
+            taken_up(stage)
+            round_of_work()
+            if held == "an array":
+                kept[1:] = []  # a view may be written: it may hold memory back until here, and no longer
+            sizes.append(segments())
+        # While a view of before is alive, what each life has leased is kept from use, and no more than that.
+        lives = 12 if held == "an array for ever" else 1
+        assert sizes[-1] <= sizes[2] + lives * 5 * rows, sizes
+        assert stage.latest("x")[0] == 1
+        kept.clear()
+        round_of_work()

@@ -247,6 +247,45 @@ def test_the_consumers_own_error_comes_through(stage: cb.Stage, name: str) -> No
     assert pinned(stage) == before
 
 
+def test_a_callback_that_raises_at_the_end(stage: cb.Stage, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """behaviour 289: of an array that a capsule of ours ends with, and of one whose capsule we end"""
+
+    class Raises(np.ndarray):
+        def __del__(self) -> None:
+            raise ZeroDivisionError
+
+    class GivesAway:
+        """Its capsule has the only reference to the array."""
+
+        def __init__(self) -> None:
+            self.arrays = [np.arange(3.0).view(Raises)]
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **options: object) -> object:
+            return self.arrays.pop().__dlpack__(**options)
+
+    def raises(_: object) -> None:
+        raise ZeroDivisionError
+
+    raised = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: raised.append(what.exc_type))
+    stage.publish(name, np.arange(3.0))
+    view = stage.latest(name)
+    before = sys.getrefcount(view), sys.getrefcount(Raises), pinned(stage)
+    for _ in range(5):
+        exported = np.from_dlpack(view)
+        watch = weakref.ref(exported, raises)
+        assert sys.getrefcount(Raises) == before[1]
+        del exported
+        assert watch() is None
+        stage.publish(name + "/in", GivesAway())
+    assert raised == [ZeroDivisionError] * 10
+    assert (sys.getrefcount(view), sys.getrefcount(Raises), pinned(stage)) == before
+    assert np.asarray(stage.latest(name + "/in")).tolist() == [0, 1, 2]
+
+
 def test_views_are_given_back_by_any_thread(stage: cb.Stage, name: str) -> None:
     """behaviour 169, field report G15"""
     stage.publish(name, np.arange(3.0))

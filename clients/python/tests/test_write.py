@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import sys
+import weakref
 from collections.abc import Callable
 
 import callboard as cb
@@ -164,6 +166,24 @@ def test_any_dlpack_producer_can_be_written(stage: cb.Stage, name: str, legacy: 
     values = np.arange(12, dtype=np.float32).reshape(3, 4)[:, 1:3]
     stage.publish(name, OnlyDLPack(values, legacy))
     np.testing.assert_array_equal(np.asarray(stage.latest(name)), values)
+
+
+@pytest.mark.parametrize("n", [3, 100_000])  # in the argument area, and in leased memory
+def test_what_was_written_may_go_at_once(stage: cb.Stage, name: str, n: int) -> None:
+    """behaviour 291: the call copies before it returns, and keeps nothing"""
+    values = np.arange(n, dtype=np.float32)
+    references = sys.getrefcount(values)
+    producer = OnlyDLPack(values, False)
+    gone = weakref.ref(producer)
+    with stage.query_from_path_list(PATHS[:1]) as q:
+        op = stage.write_attribute(q, name, producer, ordinal=1, is_array=True)
+        del producer
+        assert gone() is None and sys.getrefcount(values) == references
+        values[:] = -1
+        op.wait()
+        seal(stage, 1, name)
+        (group,) = stage.read_attributes(q, name)
+        np.testing.assert_array_equal(group.array(0), np.arange(n, dtype=np.float32))
 
 
 def test_device_memory_is_refused_before_it_is_touched(stage: cb.Stage, name: str) -> None:

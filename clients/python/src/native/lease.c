@@ -31,7 +31,6 @@ struct staging *staging_new(struct hold *hold, cbd_group *group)
     struct staging *staging = malloc(sizeof *staging);
     if (staging != NULL) {
         atomic_init(&staging->refs, 1);
-        atomic_init(&staging->exports, 0);
         staging->hold = hold;
         staging->group = group;
         staging->unmapped = false;
@@ -72,11 +71,12 @@ struct lease *lease_of_pin(cbd_pin *pin)
 struct lease *lease_of_staging(struct staging *staging)
 {
     struct lease *lease = lease_new();
-    if (lease != NULL) {
-        lease->staging = staging;
-        staging_retain(staging);
-        atomic_fetch_add(&staging->exports, 1);
+    if (lease == NULL) {
+        cbd_group_unlend(staging->group);
+        return NULL;
     }
+    lease->staging = staging;
+    staging_retain(staging);
     return lease;
 }
 
@@ -102,7 +102,7 @@ void lease_drop(struct lease *lease)
     if (lease->pin != NULL)
         cbd_pin_release(lease->pin);
     if (lease->staging != NULL) {
-        atomic_fetch_sub(&lease->staging->exports, 1);
+        cbd_group_unlend(lease->staging->group);
         staging_drop(lease->staging);
     }
     free(lease->memory);

@@ -142,7 +142,6 @@ struct hold {
 /* One group of a map session. */
 struct staging {
     _Atomic uint32_t refs;
-    _Atomic uint32_t exports; /* leases that are alive: someone may still write */
     struct hold *hold;
     cbd_group *group;
     bool unmapped; /* guarded by the GIL */
@@ -163,6 +162,7 @@ void staging_retain(struct staging *staging);
 void staging_drop(struct staging *staging);
 /* NULL without memory, with no exception set. The pin gets a reference of its own. */
 struct lease *lease_of_pin(cbd_pin *pin);
+/* Of a group that was lent (cbd_group_lend), until the lease ends. */
 struct lease *lease_of_staging(struct staging *staging);
 struct lease *lease_of_memory(void *memory); /* takes malloc'd memory, also when it fails */
 void lease_retain(struct lease *lease);

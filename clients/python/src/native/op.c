@@ -43,7 +43,7 @@ int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result)
     if (status == CBD_STATUS_OK)
         return 0;
     if (status == CBD_STATUS_TIMEOUT && result->status == UINT32_MAX)
-        raise_format(status, "op %llu is not done after %.3g s (op %llu is the lowest that is pending); it can be waited for again",
+        raise_format(status, "op %llu is not done after %.3g s (op %llu is the lowest that it waits for); it can be waited for again",
                      (unsigned long long)cbd_op_id(op), (double)timeout_ns / 1e9,
                      (unsigned long long)cbd_op_lowest_pending(op));
     else

@@ -2,7 +2,8 @@
  *
  * The memory is held by leases (lease.c) and by the session, not by these objects. A
  * lease that is alive when its group is unmapped means that somebody may still write:
- * then the broker copies the block and does not adopt it (rule M1). */
+ * then the broker copies the block and does not adopt it (rule M1), and does not use it anew
+ * after a restart (rule B1). */
 #include "native.h"
 
 #include <string.h>
@@ -189,15 +190,12 @@ static PyObject *session_fetch(PyObject *self, PyObject *Py_UNUSED(unused))
     return group;
 }
 
-/* Submits the final unmap with the GIL held: no view is made between the look at the
- * exports and the end. Borrowed from session->op. */
+/* Submits the final unmap with the GIL held: no view is made between the C client's look at
+ * what is lent and the end. Borrowed from session->op. */
 static PyObject *unmap(MapSession *session, uint32_t flags)
 {
     if (check_open(session) < 0)
         return NULL;
-    for (size_t i = 0; i < session->count; i++)
-        if (!session->groups[i]->unmapped && atomic_load(&session->groups[i]->exports) > 0)
-            flags |= CBD_FLAG_COPY;
     cbd_op *op;
     cbd_error error;
     cbd_status status = cbd_unmap_attribute(session->hold->session, flags, &op, &error);
@@ -262,6 +260,12 @@ static View *group_view(MapSession *session, struct staging *staging, Py_ssize_t
 {
     const cbd_group *group = staging->group;
     int skip = row ? 1 : 0;
+    cbd_error error;
+    cbd_status status = cbd_group_lend(staging->group, &error);
+    if (status != CBD_STATUS_OK) {
+        raise_error(status, &error);
+        return NULL;
+    }
     struct lease *lease = lease_of_staging(staging);
     View *view = group->arrays != NULL
                      ? view_of_elements(lease, group->arrays[index].data, readonly, &group->schema, group->arrays[index].elements)
@@ -349,7 +353,8 @@ static PyMethodDef session_methods[] = {
      "The Op of a session of several groups is done when every group was unmapped, by whomever.\n"
      "Raises InvalidHandle when the session has ended, FloorViolation."},
     {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible. One of several "
-     "groups can be\naborted while its final unmap still waits for other clients."},
+     "groups can be\naborted while its final unmap still waits for other clients. It does not wait for the broker: another\n"
+     "client that is told of it must not seal the ordinal before an op that was submitted after it has ended (R7)."},
     {"__enter__", session_begin, METH_NOARGS, NULL},
     {"__exit__", session_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -429,10 +434,9 @@ static PyObject *group_unmap(PyObject *self, PyObject *args, PyObject *keywords)
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$p:unmap", names, &copy) || group_open(self) == NULL)
         return NULL;
     Group *group = (Group *)self;
-    uint32_t flags = copy || atomic_load(&group->staging->exports) > 0 ? CBD_FLAG_COPY : 0;
     cbd_op *op;
     cbd_error error;
-    cbd_status status = cbd_unmap_group(group->staging->group, flags, &op, &error);
+    cbd_status status = cbd_unmap_group(group->staging->group, copy ? CBD_FLAG_COPY : 0, &op, &error);
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
     group->staging->unmapped = true;

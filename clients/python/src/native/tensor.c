@@ -136,6 +136,10 @@ static int from_dlpack(struct input *input, PyObject *from)
                      type, id);
         return -1;
     }
+    if (type == CBD_DEVICE_CPU && id != 0) {
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on CPU device %d: expected 0, there is no other", id);
+        return -1;
+    }
     PyObject *method = PyObject_GetAttrString(from, "__dlpack__");
     if (method == NULL)
         return -1;

@@ -50,6 +50,7 @@ static int read_index_map(struct entry *entry, PyObject *from, bool counted)
                                  &entry->index_map[i]);
     }
     entry->options.index_map = entry->index_map;
+    entry->options.index_map_count = length;
     Py_DECREF(list);
     return result;
 }
@@ -74,6 +75,7 @@ static int read_mask(struct entry *entry, PyObject *from)
             result = convert_u64(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "mask", i), &entry->mask[i]);
     }
     entry->options.mask = entry->mask;
+    entry->options.mask_words = length;
     Py_DECREF(list);
     return result;
 }
