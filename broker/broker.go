@@ -62,7 +62,6 @@ type Broker struct {
 	looping sync.WaitGroup
 	closing sync.Once
 	left    chan struct{} // closed when another broker takes the stage over
-	leave   sync.Once
 }
 
 // segmentObject is a segment's object and the broker's own mapping of it.

@@ -111,6 +111,9 @@ func (b *Broker) recover() error {
 		b.objects[id] = &segmentObject{object, mapping}
 		segments = append(segments, &snapshot.Segment{ID: id, Bytes: mapping.Bytes()})
 	}
+	if err := b.findChannels(names); err != nil {
+		return err
+	}
 	b.prepareMemory()
 	b.memory.Grow = b.grow
 	if b.recovered, err = snapshot.Recover(b.storeConfig(), b.directoryMap.Bytes(), b.memory, segments); err != nil {
@@ -124,7 +127,7 @@ func (b *Broker) recover() error {
 	for id, s := range b.objects {
 		b.reader.segments.Store(id, s.mapping.Bytes())
 	}
-	b.findChannels(names)
+	b.takeArenas()
 	if err := b.makeReader(); err != nil {
 		return err
 	}
@@ -146,7 +149,7 @@ func objectNumber(name, prefix string, base int) (n uint64, ok bool) {
 // openObject maps an object that an earlier life made. size 0 takes it as it is.
 func (b *Broker) openObject(name string, size uint64) (*shm.Object, *shm.Mapping, error) {
 	object, err := shm.OpenObject(b.generation.Path, name)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, shm.ErrNotPlain) {
 		return nil, nil, &damagedError{err}
 	}
 	if err != nil {
@@ -166,27 +169,37 @@ func (b *Broker) openObject(name string, size uint64) (*shm.Object, *shm.Mapping
 	return object, mapping, nil
 }
 
-// findChannels makes a client of every channel that is there, and gives up the memory
-// of clients that had left before.
-func (b *Broker) findChannels(names []string) {
+// findChannels makes a client of every channel that is there. An error: something else
+// has a channel's name, so that nobody can tell whether its client lives.
+func (b *Broker) findChannels(names []string) error {
 	for _, name := range names {
 		incarnation, ok := objectNumber(name, shm.ChannelPrefix, 16)
 		if !ok {
 			continue
 		}
 		c, err := b.findChannel(name, incarnation)
+		if errors.Is(err, shm.ErrNotPlain) {
+			return err
+		}
 		if err != nil {
 			b.config.Log.Warn("a channel cannot be read: what its client had pinned is not known", "channel", name, "error", err)
-			if c == nil {
-				continue
-			}
 		}
-		if c.arena = b.recovered.Arenas[incarnation]; c.arena == nil {
-			c.arena = b.memory.NewArena(protocol.SegmentClient, incarnation, "", false)
+		if c != nil {
+			b.clients = append(b.clients, c)
+		}
+	}
+	return nil
+}
+
+// takeArenas gives the clients that were found their memory and lets their pins count,
+// and gives up the memory of clients that had left before.
+func (b *Broker) takeArenas() {
+	for _, c := range b.clients {
+		if c.arena = b.recovered.Arenas[c.incarnation]; c.arena == nil {
+			c.arena = b.memory.NewArena(protocol.SegmentClient, c.incarnation, "", false)
 		}
 		c.arena.Label = "client " + c.name
-		delete(b.recovered.Arenas, incarnation)
-		b.clients = append(b.clients, c)
+		delete(b.recovered.Arenas, c.incarnation)
 		b.store.AddPins(c)
 	}
 	for _, arena := range b.recovered.Arenas { // no channel: its death was proven before

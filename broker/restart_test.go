@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -193,6 +194,37 @@ func TestFoundChannelsKeepTheirPins(t *testing.T) {
 	refusedHello(t, b, reader.hello.Incarnation, reader.hello.Generation, "not known")
 }
 
+// V3: versions that a reader kept go at the start when no reader is there any more: the
+// recovery record is of the last seal and may tell of them still.
+func TestRestartWithoutReadersKeepsNoDeadVersions(t *testing.T) {
+	b := startBroker(t, func(c *Config) { c.Retain = 2 })
+	reader, p := attachPeer(t, b), attachPeer(t, b)
+	pins, err := ring.NewPinTable(reader.channel.Bytes(), reader.layout)
+	require.NoError(t, err)
+	slot, err := pins.Acquire()
+	require.NoError(t, err)
+	q := p.query("/a")
+	for ordinal := uint64(1); ordinal <= 5; ordinal++ {
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: q, Ordinal: ordinal, Flags: protocol.FlagSeal}, writeArguments("x", float32s, 1, floats(1)))
+		pins.Store(slot, protocol.PinAll, 1)
+	}
+	versions := func() (n int) {
+		b.do(func() { n = len(b.store.Describe().Columns[0].Ordinals) })
+		return n
+	}
+	require.Equal(t, 3, versions())
+	reader.close()
+	p.close()
+	require.Eventually(t, func() bool {
+		left, _ := filepath.Glob(filepath.Join(b.MemoryDir(), shm.ChannelPrefix+"*"))
+		return len(left) == 0
+	}, 5*time.Second, 5*time.Millisecond)
+	require.Equal(t, 2, versions())
+	abandon(b)
+	b = next(t, b, nil)
+	require.Equal(t, 2, versions())
+}
+
 // I1, B1: only a client that an earlier life had attached is taken up, once.
 func TestReattachRefused(t *testing.T) {
 	b := startBroker(t, nil)
@@ -226,15 +258,27 @@ func TestReattachRefused(t *testing.T) {
 // S1: what cannot be recovered is said and given up, and so is everything with Fresh.
 func TestUnrecoverableGenerationIsGivenUp(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) error{
-		"magic":        func(dir string) error { return patch(filepath.Join(dir, directoryName), 0, 0xff) },
-		"no directory": func(dir string) error { return os.Remove(filepath.Join(dir, directoryName)) },
-		"short":        func(dir string) error { return os.Truncate(filepath.Join(dir, doorbellName), 8) },
-		"empty":        func(dir string) error { return os.Truncate(filepath.Join(dir, directoryName), 0) },
-		"fresh":        nil,
+		"magic":               func(dir string) error { return patch(filepath.Join(dir, directoryName), 0, 0xff) },
+		"no directory":        func(dir string) error { return os.Remove(filepath.Join(dir, directoryName)) },
+		"short":               func(dir string) error { return os.Truncate(filepath.Join(dir, doorbellName), 8) },
+		"empty":               func(dir string) error { return os.Truncate(filepath.Join(dir, directoryName), 0) },
+		"header of a segment": func(dir string) error { return patch(filepath.Join(dir, segmentPrefix+"1"), 0, 0) },
+		"pipe":                func(dir string) error { return replace(filepath.Join(dir, doorbellName), pipe) },
+		"link":                func(dir string) error { return replace(filepath.Join(dir, directoryName), link) },
+		"a directory":         func(dir string) error { return replace(filepath.Join(dir, directoryName), directory) },
+		"segment":             func(dir string) error { return replace(filepath.Join(dir, segmentPrefix+"1"), pipe) },
+		"channel": func(dir string) error {
+			channels, _ := filepath.Glob(filepath.Join(dir, shm.ChannelPrefix+"*"))
+			return replace(channels[0], link)
+		},
+		"fresh": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := startBroker(t, nil)
 			before := b.generation
+			p := attachPeer(t, b)
+			q := p.query("/a")
+			p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: q, Ordinal: 1, Flags: protocol.FlagSeal}, writeArguments("x", float32s, 1, floats(1)))
 			abandon(b)
 			if spoil != nil {
 				require.NoError(t, spoil(before.Path))
@@ -243,11 +287,21 @@ func TestUnrecoverableGenerationIsGivenUp(t *testing.T) {
 			require.NotEqual(t, before.Number, b.generation.Number)
 			require.NoDirExists(t, before.Path)
 			require.Equal(t, spoil != nil, strings.Contains(b.damaged, "cannot be recovered"), b.damaged)
-			p := attachPeer(t, b)
+			require.Nil(t, b.clients, "those of before")
+			p = attachPeer(t, b)
 			p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpNop}, nil)
 		})
 	}
 }
+
+// replace puts something else in an object's place.
+func replace(path string, with func(path string) error) error {
+	return errors.Join(os.Remove(path), with(path))
+}
+
+func pipe(path string) error      { return syscall.Mkfifo(path, 0o600) }
+func link(path string) error      { return os.Symlink("/dev/zero", path) }
+func directory(path string) error { return os.MkdirAll(filepath.Join(path, "full"), 0o700) }
 
 func patch(path string, at int64, b byte) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -323,6 +377,61 @@ func TestTakeover(t *testing.T) {
 	require.Error(t, err)
 	p.reattach(b)
 	require.EqualValues(t, 1, p.root().Epoch)
+}
+
+// S1: a takeover that was given up before it was answered changes nothing, and one that
+// comes while another is answered is refused.
+func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
+	b := startBroker(t, nil)
+	p := attachPeer(t, b)
+	ask := func() *shm.Conn {
+		conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
+		require.NoError(t, err)
+		request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest)}
+		request.Header.SizeBytes = uint32(len(encode(&request)))
+		require.NoError(t, conn.Send(encode(&request)))
+		return conn
+	}
+	hold := func(asked ...func(*shm.Conn) error) { // as a broker that is stopped for a while
+		held := make(chan struct{})
+		b.later(func() { <-held })
+		for _, then := range asked {
+			require.NoError(t, then(ask()))
+		}
+		require.Eventually(t, func() bool {
+			b.mailbox.mu.Lock()
+			defer b.mailbox.mu.Unlock()
+			return len(b.mailbox.full) >= len(asked)
+		}, 5*time.Second, time.Millisecond)
+		close(held)
+	}
+	hold((*shm.Conn).Close, (*shm.Conn).StopReceiving)
+	for range 10 {
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpNop}, nil)
+	}
+	require.False(t, b.leaving)
+	select {
+	case <-b.Left():
+		require.Fail(t, "it leaves, and nobody comes after it")
+	default:
+	}
+
+	var conns []*shm.Conn
+	keep := func(c *shm.Conn) error { conns = append(conns, c); return nil }
+	hold(keep, keep)
+	<-b.Left()
+	answers := map[uint32]int{}
+	for _, conn := range conns {
+		var buf [protocol.MessageBytesMax]byte
+		n, _, err := conn.RecvWithin(5*time.Second, buf[:])
+		require.NoError(t, err)
+		head, _ := decode[protocol.MessageHeader](buf[:n], 0)
+		answers[head.Type]++
+		_ = conn.Close()
+	}
+	require.Equal(t, map[uint32]int{protocol.MessageTakeoverReply: 1, protocol.MessageErrorReply: 1}, answers)
+	b.Close()
+	next(t, b, nil)
 }
 
 // S1: of two that start over one dead generation one wins, and the other is told why.

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -11,8 +12,8 @@ import (
 	"callboard/shm"
 )
 
-// leaveWait bounds how long a running broker may take to answer. It stops its loop
-// first, which never waits.
+// leaveWait bounds how long a running broker may take to answer. Its loop does, which
+// never waits.
 const leaveWait = 5 * time.Second
 
 // askToLeave asks the running broker to exit and to remove nothing. It gives its locks
@@ -33,6 +34,16 @@ func (b *Broker) askToLeave() error {
 	}
 	var buf [protocol.MessageBytesMax]byte
 	n, files, err := conn.RecvWithin(leaveWait, buf[:])
+	if errors.Is(err, shm.ErrTimeout) {
+		// Both sides must agree on who serves: from here on no answer can be sent, and
+		// one that was sent before is heard.
+		if err = conn.StopReceiving(); err == nil {
+			n, files, err = conn.Recv(buf[:])
+		}
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("it is stopped or hangs, nothing came within %v", leaveWait)
+		}
+	}
 	for _, f := range files {
 		_ = f.Close()
 	}
@@ -50,8 +61,9 @@ func (b *Broker) askToLeave() error {
 	return nil
 }
 
-// leaveTo serves a TakeoverRequest: the loop ends where no seal is half-way, then the
-// answer goes out. An error without text: it was answered.
+// leaveTo serves a TakeoverRequest: the loop ends where no seal is half-way. The answer
+// is what decides: one that cannot be sent changes nothing. An error without text: it was
+// answered, or nobody is there to be told.
 func (b *Broker) leaveTo(conn *shm.Conn, msg []byte) *protocol.Error {
 	request, ok := decode[protocol.TakeoverRequest](msg, 0)
 	_, uid, _, err := conn.PeerCred()
@@ -63,16 +75,26 @@ func (b *Broker) leaveTo(conn *shm.Conn, msg []byte) *protocol.Error {
 	case request.Generation != 0 && request.Generation != b.generation.Number:
 		return protocol.Errorf(protocol.StatusNotFound, "stage %q has generation %d, not %d", b.config.Stage, b.generation.Number, request.Generation)
 	}
-	if !b.do(func() { b.stopping, b.leaving = true, true }) {
+	reply := protocol.TakeoverReply{Header: header(protocol.MessageTakeoverReply), Generation: b.generation.Number, Status: uint32(protocol.StatusOK)}
+	reply.Header.SizeBytes = uint32(len(encode(&reply)))
+	leaves := false
+	running := b.do(func() {
+		if b.stopping { // for good, or for another one that takes over
+			return
+		}
+		if err = conn.SendWithin(0, encode(&reply)); err == nil {
+			leaves, b.stopping, b.leaving = true, true, true
+		}
+	})
+	switch {
+	case running && err != nil:
+		b.config.Log.Warn("a broker that wanted to take this stage over went away; this one goes on", "error", err)
+		return &protocol.Error{}
+	case !running || !leaves:
 		return protocol.Errorf(protocol.StatusSessionEnded, "the broker is stopping")
 	}
 	b.looping.Wait()
 	b.config.Log.Info("another broker takes this stage over; nothing is removed", "generation", b.generation.Number)
-	reply := protocol.TakeoverReply{Header: header(protocol.MessageTakeoverReply), Generation: b.generation.Number, Status: uint32(protocol.StatusOK)}
-	reply.Header.SizeBytes = uint32(len(encode(&reply)))
-	if err := conn.Send(encode(&reply)); err != nil {
-		b.config.Log.Warn("the broker that takes over went away", "error", err)
-	}
-	b.leave.Do(func() { close(b.left) })
+	close(b.left)
 	return &protocol.Error{}
 }

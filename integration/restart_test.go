@@ -2,12 +2,16 @@ package integration
 
 import (
 	"math/rand/v2"
+	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	callboard "callboard/clients/go"
+	"callboard/integration/harness"
 )
 
 // cast is who works on a stage while its broker is killed: processes that say "ready",
@@ -197,4 +201,30 @@ func TestTwentyKillsUnderLoad(t *testing.T) {
 // A broker that is replaced while everybody works. Rule S1.
 func TestTakeoverUnderLoad(t *testing.T) {
 	restarts(t, 6, goCast, func(s *stage, _ *rand.Rand) { s.Restart("--takeover") })
+}
+
+// A broker that is stopped for longer than a takeover waits goes on with its stage once it
+// runs again: the takeover said that it failed, and changed nothing. Rule S1.
+func TestTakeoverThatFailedChangesNothing(t *testing.T) {
+	s := startStage(t)
+	client := s.Dial("client")
+	unharmed(t, client)
+	generation := s.describe(t).Generation
+	require.NoError(t, syscall.Kill(s.PID(), syscall.SIGSTOP))
+	second := exec.Command(harness.Binary(t), "serve", "--stage", s.Stage, "--shm-dir", s.ShmDir, "--takeover")
+	second.Env = s.Env()
+	output, err := second.CombinedOutput()
+	require.NoError(t, syscall.Kill(s.PID(), syscall.SIGCONT))
+	var failed *exec.ExitError
+	require.ErrorAs(t, err, &failed, "%s", output)
+	require.Equal(t, 1, failed.ExitCode(), "%s", output)
+	require.Contains(t, string(output), "stop the running broker instead")
+
+	s.eventually(t, soon, "the stale request is not met", func(description) bool {
+		return strings.Contains(s.Output(), "wanted to take this stage over went away")
+	})
+	unharmed(t, client)
+	unharmed(t, s.Dial("another"))
+	require.True(t, s.Running())
+	require.Equal(t, generation, s.describe(t).Generation)
 }

@@ -201,7 +201,8 @@ type TakeoverRequest struct {
 	Reserved uint64
 }
 
-// TakeoverReply is the last message of the broker that leaves.
+// TakeoverReply is the last message of the broker that leaves. Once it is sent the broker
+// leaves; one that cannot send it stays.
 type TakeoverReply struct {
 	_ structs.HostLayout
 

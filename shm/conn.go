@@ -191,6 +191,15 @@ func closeAll(files []*os.File) {
 	}
 }
 
+// StopReceiving lets no further message of the peer in: its sends fail from now on. What
+// it sent before is still there for Recv, which ends with io.EOF then.
+func (c *Conn) StopReceiving() error {
+	if err := c.inner.CloseRead(); err != nil {
+		return fmt.Errorf("ending what can be received: %w", err)
+	}
+	return nil
+}
+
 // HungUp says whether the peer has closed its end or died, without reading or waiting.
 // Messages that it sent before may still be there for Recv.
 func (c *Conn) HungUp() bool {

@@ -103,8 +103,8 @@ func ClaimGeneration(stageDir string) (Generation, *DirLock, error) {
 	return Generation{}, nil, nil
 }
 
-// Objects lists the names of a generation's objects, and removes what its broker was
-// killed while it made. The caller holds the generation's lock.
+// Objects lists the names of a generation's objects, whatever has them, and removes what
+// its broker was killed while it made. The caller holds the generation's lock.
 func (g Generation) Objects() ([]string, error) {
 	entries, err := os.ReadDir(g.Path)
 	if err != nil {
@@ -112,10 +112,9 @@ func (g Generation) Objects() ([]string, error) {
 	}
 	var names []string
 	for _, entry := range entries {
-		switch name := entry.Name(); {
-		case strings.HasPrefix(name, unfinished):
-			err = errors.Join(err, os.Remove(filepath.Join(g.Path, name)))
-		case entry.Type().IsRegular():
+		if name := entry.Name(); strings.HasPrefix(name, unfinished) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(g.Path, name)))
+		} else {
 			names = append(names, name)
 		}
 	}

@@ -229,10 +229,10 @@ func TestClaimGenerationTakesTheNewestThatNobodyHolds(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, o.Close())
 	draft := filepath.Join(g.Path, unfinished+"segment-2")
-	require.NoError(t, os.WriteFile(draft, nil, 0o600))
+	require.NoError(t, os.MkdirAll(filepath.Join(draft, "full"), 0o700), "in whatever form")
 	require.NoError(t, os.Mkdir(filepath.Join(g.Path, "directory"), 0o700))
 	names, err := g.Objects()
 	require.NoError(t, err)
-	require.Equal(t, []string{"segment-1"}, names)
-	require.NoFileExists(t, draft)
+	require.Equal(t, []string{"directory", "segment-1"}, names, "OpenObject says what is none")
+	require.NoDirExists(t, draft)
 }

@@ -185,6 +185,13 @@ func TestObjectNamesAreNotReusedAndReplacementIsSeen(t *testing.T) {
 	require.NoError(t, os.Symlink("/etc/passwd", o.Path()))
 	_, err = OpenObject(dir, "a")
 	require.ErrorIs(t, err, unix.ELOOP)
+	require.ErrorIs(t, err, ErrNotPlain)
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "directory"), 0o700))
+	for _, name := range []string{"pipe", "directory"} {
+		_, err = OpenObject(dir, name)
+		require.ErrorIs(t, err, ErrNotPlain, name)
+	}
 	for _, name := range []string{"", ".", "..", "../a", "a/b", ".hidden", "a\x00b"} {
 		_, err = CreateObject(dir, name, 4096)
 		require.ErrorContains(t, err, "object name", name)

@@ -21,6 +21,10 @@ const (
 	unfinished = ".new-"
 )
 
+// ErrNotPlain is wrapped when what has an object's name is no file that a broker of this
+// user made: a directory, a link, a pipe, or one that may not be opened.
+var ErrNotPlain = errors.New("not a plain file of this user")
+
 // Object is a named shared-memory object, held open. Only brokers create and remove
 // them; clients get descriptors of them over a Conn and never see a name (design D1).
 // It belongs to one goroutine.
@@ -75,14 +79,18 @@ func finish(f *os.File, draft, path string, size uint64) (*Object, error) {
 }
 
 // OpenObject opens an existing object of this user for reading and writing. Recovery
-// uses it; the size is what the file has.
+// uses it; the size is what the file has. It waits for nothing and follows no link:
+// whatever else has the name is ErrNotPlain.
 func OpenObject(dir, name string) (*Object, error) {
 	if err := checkObjectName(name); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, name)
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO), errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("opening object %s (%s): %w: %w", path, describe(path), ErrNotPlain, err)
+	case err != nil:
 		return nil, fmt.Errorf("opening object %s (%s): %w", path, describe(path), err)
 	}
 	o, err := newObject(f, path)
@@ -99,7 +107,7 @@ func newObject(f *os.File, path string) (*Object, error) {
 		return nil, fmt.Errorf("opening object %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("opening object %s (%s): expected a plain file of uid %d", path, describe(path), os.Geteuid())
+		return nil, fmt.Errorf("opening object %s (%s): %w: expected one of uid %d", path, describe(path), ErrNotPlain, os.Geteuid())
 	}
 	return &Object{path: path, size: uint64(st.Size), file: f, dev: st.Dev, ino: st.Ino}, nil
 }

@@ -177,6 +177,20 @@ func TestHungUpIsSeenWithoutReadingAndKeepsEarlierMessages(t *testing.T) {
 	require.ErrorIs(t, broker.Send([]byte("x")), unix.EPIPE)
 }
 
+// S1: who gives up on an answer knows afterwards whether it was sent.
+func TestStopReceivingDecidesWhatWasSent(t *testing.T) {
+	broker, client := connected(t)
+	require.NoError(t, broker.Send([]byte("in time")))
+	require.NoError(t, client.StopReceiving())
+	require.ErrorIs(t, broker.SendWithin(0, []byte("late")), unix.EPIPE)
+	buf := make([]byte, 64)
+	n, _, err := client.Recv(buf)
+	require.NoError(t, err)
+	require.Equal(t, "in time", string(buf[:n]))
+	_, _, err = client.Recv(buf)
+	require.ErrorIs(t, err, io.EOF)
+}
+
 // C2, I3: the peer's death is seen by socket and process descriptor, never by pid.
 func TestKilledClientIsSeenByHangUpAndPidFD(t *testing.T) {
 	l := listen(t)

@@ -118,9 +118,10 @@
 // the store panics with the numbers.
 //
 // A broker that dies is followed by Recover, which believes nothing that it has not
-// checked either: what it cannot trust it refuses, and has written nothing then. It
-// does not lower a horizon or move a pin, and reclaims nothing before the channels
-// that are left are known. What a client may still write to is quarantined (rule B1).
+// checked either, headers of segments too: what it cannot trust it refuses, and has
+// written nothing then. It does not lower a horizon or move a pin, and reclaims nothing
+// before the channels that are left are known. What a client may still write to is
+// quarantined (rule B1).
 //
 // # Not here
 //

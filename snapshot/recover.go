@@ -15,8 +15,9 @@ type Recovered struct {
 	// RolledForward: a seal had committed its record, but not yet shown its epoch.
 	RolledForward     bool
 	Columns, Versions int // without column 0; of all columns
-	// Unused segments are not taken into service: they were retired, or nobody refers to
-	// them yet. Nobody may read them any more; whoever made them removes them.
+	// Unused segments are not taken into service: they were retired, nobody refers to
+	// them yet, or they hold nothing and have lost their headers. Nobody may read them any
+	// more; whoever made them removes them.
 	Unused []*Segment
 }
 
@@ -50,8 +51,11 @@ func Recover(c Config, root []byte, memory *Memory, segments []*Segment) (*Recov
 }
 
 // PinsComplete says that every channel found after a recovery is known: from now on
-// versions are reclaimed.
-func (s *Store) PinsComplete() { s.pinsUnknown = false }
+// versions are reclaimed, first of all those that nobody keeps any more.
+func (s *Store) PinsComplete() {
+	s.pinsUnknown = false
+	s.reclaim(false)
+}
 
 // recovery is a Recover on its way. read finds and checks; all that it wants to change
 // in shared memory waits in edits.
@@ -72,7 +76,7 @@ type recovery struct {
 	weak    []weakVersion
 	layouts map[*Block]*layout
 	edits   []edit
-	retired []*protocol.SegmentEntry // marked live, but the object is gone
+	retired []*protocol.SegmentEntry // marked live, but the object is gone or is no segment
 
 	retiredCount uint32
 }

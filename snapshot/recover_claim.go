@@ -45,7 +45,7 @@ type extent struct{ segment, offset, length uint64 }
 func (r *recovery) bytes(what string, segment, offset, length uint64) ([]byte, error) {
 	f := r.byID[segment]
 	if f == nil {
-		return nil, corrupt("%s lies in segment %d, which is not there", what, segment)
+		return nil, corrupt("%s lies in segment %d, which is not there or does not begin with its header", what, segment)
 	}
 	size := uint64(len(f.seg.Bytes))
 	if offset < protocol.SegmentHeaderBytes || offset > size || length > size-offset {
@@ -136,9 +136,9 @@ func widen(all []extent) []extent {
 	return merged
 }
 
-// readSegments finds the table of segments, and which of them are in service. What a
-// segment's own header says is believed only where the directory says nothing: a client
-// may have written it.
+// readSegments finds the table of segments, and which of them are in service. A segment
+// whose own header is not that of this segment is none. Whose it is, its header tells only
+// where the directory says nothing: a client may have written it.
 func (r *recovery) readSegments(segments []*Segment) error {
 	for _, seg := range segments {
 		size := uint64(len(seg.Bytes))
@@ -193,7 +193,7 @@ func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
 			return nil
 		}
 		return r.leaveOut(f)
-	case f == nil || e.Sort == protocol.SegmentShared: // no version lies there, and whoever had claimed a group may still write
+	case f == nil || !r.isSegment(f.seg) || e.Sort == protocol.SegmentShared: // of the last sort: no version lies there, and whoever had claimed a group may still write
 		r.retiredCount++
 		r.retired = append(r.retired, e)
 		if f == nil {
@@ -214,20 +214,26 @@ func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
 // readSegmentHeader takes a segment that the directory does not tell of for what its
 // header says. It was made right before the broker died, or waits for its entry.
 func (r *recovery) readSegmentHeader(f *found) error {
-	h := at[protocol.RegionHeader](f.seg.Bytes, 0)
-	if h.Magic != protocol.MagicSegment || h.Version != protocol.VersionWord || h.RegionID != f.seg.ID || h.Generation != r.config.Generation {
+	if !r.isSegment(f.seg) {
 		return r.leaveOut(f)
 	}
-	if f.seg.Owner = h.OwnerIncarnation; f.seg.Owner != 0 {
+	if f.seg.Owner = at[protocol.RegionHeader](f.seg.Bytes, 0).OwnerIncarnation; f.seg.Owner != 0 {
 		f.seg.Sort = protocol.SegmentClient
 	}
 	return nil
 }
 
+// isSegment tells whether a segment begins as it must: clients refuse one that does not.
+func (r *recovery) isSegment(seg *Segment) bool {
+	h := at[protocol.RegionHeader](seg.Bytes, 0)
+	return h.Magic == protocol.MagicSegment && h.Version == protocol.VersionWord && h.RegionID == seg.ID &&
+		h.Generation == r.config.Generation && h.SizeBytes == uint64(len(seg.Bytes))
+}
+
 // leaveOut takes a segment out of the recovery; who refers to it will not find it.
 func (r *recovery) leaveOut(f *found) error {
 	if len(f.pieces) > 0 {
-		return corrupt("its table of segments lies in segment %d, which is retired, or is none", f.seg.ID)
+		return corrupt("its table of segments lies in segment %d, which is retired, or does not begin with its header", f.seg.ID)
 	}
 	delete(r.byID, f.seg.ID)
 	r.segments = slices.DeleteFunc(r.segments, func(other *found) bool { return other == f })

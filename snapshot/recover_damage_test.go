@@ -1,7 +1,9 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -89,6 +91,67 @@ func TestDamagedDirectoriesAreRefusedOrConsistent(t *testing.T) {
 	t.Logf("%d refused, %d served", refused, served)
 	require.Positive(t, refused)
 	require.Positive(t, served)
+}
+
+// TestSegmentsWithoutTheirHeadersAreNotServed: clients refuse a segment that does not
+// begin with its header. Where versions or tables lie in it the recovery is refused, else
+// the segment is left out and its id never comes again (rule S1).
+func TestSegmentsWithoutTheirHeadersAreNotServed(t *testing.T) {
+	spoil := map[string]func(h *protocol.RegionHeader){
+		"zeros":      func(h *protocol.RegionHeader) { *h = protocol.RegionHeader{} },
+		"magic":      func(h *protocol.RegionHeader) { h.Magic = protocol.MagicChannel },
+		"version":    func(h *protocol.RegionHeader) { h.Version++ },
+		"generation": func(h *protocol.RegionHeader) { h.Generation++ },
+		"id":         func(h *protocol.RegionHeader) { h.RegionID++ },
+		"size":       func(h *protocol.RegionHeader) { h.SizeBytes-- },
+	}
+	h := damaged(t, 7)
+	idle := h.memory.NewArena(protocol.SegmentClient, 99, "a client that wrote nothing", false)
+	_, err := h.memory.Alloc(idle, 1<<20)
+	for errors.Is(err, ErrRetry) {
+		_, err = h.memory.Alloc(idle, 1<<20)
+	}
+	require.NoError(t, err)
+	for range 40 { // a seal writes into the table that the segment is there
+		h.next()
+	}
+	p := h.picture(nil)
+	recovered := func(root []byte, segments []*Segment) (*Recovered, *Memory) {
+		m := NewMemory(h.memory.LimitBytes)
+		r, err := Recover(h.store.config, root, m, segments)
+		require.NoError(t, err)
+		for _, a := range r.Arenas {
+			m.CloseArena(a)
+		}
+		return r, m
+	}
+	root, segments := p.copies(&h.scratch)
+	_, whole := recovered(root, segments)
+	holds := map[uint64]bool{}
+	for id, seg := range whole.segments {
+		holds[id] = seg.arena != nil && !seg.arena.pool.SegmentFree(id)
+	}
+	require.Contains(t, slices.Collect(maps.Values(holds)), true)
+	require.Contains(t, slices.Collect(maps.Values(holds)), false)
+	for name, what := range spoil {
+		for i, seg := range p.segments {
+			spoilt := func() (root []byte, segments []*Segment) {
+				root, segments = p.copies(&h.scratch)
+				what(at[protocol.RegionHeader](segments[i].Bytes, 0))
+				return root, segments
+			}
+			root, segments := spoilt()
+			require.Equal(t, !holds[seg.id], h.recoverDamaged(root, segments, name), "segment %d: %s", seg.id, name)
+			if holds[seg.id] {
+				continue
+			}
+			root, segments = spoilt()
+			r, m := recovered(root, segments)
+			require.Contains(t, r.Unused, segments[i])
+			require.Nil(t, m.Segment(seg.id))
+			require.Greater(t, m.nextID, seg.id)
+		}
+	}
 }
 
 // recoverDamaged recovers, and if it is served, lets the stage go on.

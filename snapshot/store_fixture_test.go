@@ -69,7 +69,7 @@ func (f *fixture) grown(r GrowRequest) {
 	for i := 0; i < len(bytes); i += 64 {
 		bytes[i] = 0xaa // new memory is not zeros here, so that nobody relies on it
 	}
-	*at[protocol.RegionHeader](bytes, 0) = protocol.RegionHeader{Magic: protocol.MagicSegment, Version: protocol.VersionWord, RegionID: r.ID,
+	*at[protocol.RegionHeader](bytes, 0) = protocol.RegionHeader{Magic: protocol.MagicSegment, Version: protocol.VersionWord, SizeBytes: r.SizeBytes, RegionID: r.ID,
 		Generation: fixtureGeneration, OwnerIncarnation: r.Arena.Owner}
 	f.memory.Grown(r, &Segment{ID: r.ID, Bytes: bytes}, nil)
 }

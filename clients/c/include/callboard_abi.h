@@ -754,7 +754,8 @@ CBD_ABI_FIELD(cbd_abi_takeover_request, header, 0);
 CBD_ABI_FIELD(cbd_abi_takeover_request, generation, 16);
 CBD_ABI_FIELD(cbd_abi_takeover_request, reserved, 24);
 
-/* cbd_abi_takeover_reply is the last message of the broker that leaves. */
+/* cbd_abi_takeover_reply is the last message of the broker that leaves. Once it is sent the
+ * broker leaves; one that cannot send it stays. */
 typedef struct cbd_abi_takeover_reply {
     /* header has type CBD_MESSAGE_TAKEOVER_REPLY. */
     cbd_abi_message_header header;

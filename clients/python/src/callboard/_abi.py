@@ -740,7 +740,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("reserved", 24, "Q", 1),
         ],
     ),
-    # TakeoverReply is the last message of the broker that leaves.
+    # TakeoverReply is the last message of the broker that leaves. Once it is sent the
+    # broker leaves; one that cannot send it stays.
     "TakeoverReply": (
         32,
         [
