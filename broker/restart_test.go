@@ -393,8 +393,11 @@ func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 		return conn
 	}
 	hold := func(asked ...func(*shm.Conn) error) { // as a broker that is stopped for a while
-		held := make(chan struct{})
-		b.later(func() { <-held })
+		stands, held := make(chan struct{}), make(chan struct{})
+		release := sync.OnceFunc(func() { close(held) })
+		defer release() // also where a check fails: nothing else lets the loop go on
+		b.later(func() { close(stands); <-held })
+		<-stands // what is asked now comes after it
 		for _, then := range asked {
 			require.NoError(t, then(ask()))
 		}
@@ -403,7 +406,7 @@ func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 			defer b.mailbox.mu.Unlock()
 			return len(b.mailbox.full) >= len(asked)
 		}, 5*time.Second, time.Millisecond)
-		close(held)
+		release()
 	}
 	hold((*shm.Conn).Close, (*shm.Conn).StopReceiving)
 	for range 10 {
