@@ -70,13 +70,18 @@ func (s *Store) dropCapture(k *capture) {
 
 // has tells whether the capture is about a prim.
 func (k *capture) has(prim uint64) bool {
-	if k.set == nil {
-		k.set = make(map[uint64]struct{}, len(k.prims))
-		for _, p := range k.prims {
-			k.set[p] = struct{}{}
+	return hasPrim(&k.set, k.prims, prim)
+}
+
+// hasPrim looks a prim up among prims; set is made of them at the first time.
+func hasPrim(set *map[uint64]struct{}, prims []uint64, prim uint64) bool {
+	if *set == nil {
+		*set = make(map[uint64]struct{}, len(prims))
+		for _, p := range prims {
+			(*set)[p] = struct{}{}
 		}
 	}
-	_, ok := k.set[prim]
+	_, ok := (*set)[prim]
 	return ok
 }
 

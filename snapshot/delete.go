@@ -70,17 +70,11 @@ const rememberedMax = 1 << 20
 
 func (s *Store) remember(d *remembered) {
 	s.deletes = append(s.deletes, d)
-	for n := s.rememberedPrims() - rememberedMax; n > 0 && len(s.deletes) > 1; {
-		n -= len(s.deletes[0].prims)
+	s.rememberedPrims += len(d.prims)
+	for s.rememberedPrims > rememberedMax && len(s.deletes) > 1 {
+		s.rememberedPrims -= len(s.deletes[0].prims)
 		s.deletes = slices.Delete(s.deletes, 0, 1)
 	}
-}
-
-func (s *Store) rememberedPrims() (n int) {
-	for _, d := range s.deletes {
-		n += len(d.prims)
-	}
-	return n
 }
 
 // attach makes the delete one of the column's captures, unless it is one already.
@@ -108,16 +102,7 @@ func (s *Store) reaching(c *column, name string, k *capture, after uint64) (list
 	return list
 }
 
-func (d *remembered) has(prim uint64) bool {
-	if d.set == nil {
-		d.set = make(map[uint64]struct{}, len(d.prims))
-		for _, p := range d.prims {
-			d.set[p] = struct{}{}
-		}
-	}
-	_, ok := d.set[prim]
-	return ok
-}
+func (d *remembered) has(prim uint64) bool { return hasPrim(&d.set, d.prims, prim) }
 
 // forgetDeletes forgets those below whose ordinals nobody can write any more.
 func (s *Store) forgetDeletes() {
@@ -125,10 +110,14 @@ func (s *Store) forgetDeletes() {
 		return
 	}
 	s.deletes = slices.DeleteFunc(s.deletes, func(d *remembered) bool {
-		if len(d.names) == 0 {
-			return s.floors.standard >= d.ordinal
+		over := s.floors.standard >= d.ordinal
+		if len(d.names) > 0 {
+			over = !slices.ContainsFunc(d.names, func(name string) bool { return s.floorOf(name) < d.ordinal })
 		}
-		return !slices.ContainsFunc(d.names, func(name string) bool { return s.floorOf(name) < d.ordinal })
+		if over {
+			s.rememberedPrims -= len(d.prims)
+		}
+		return over
 	})
 }
 

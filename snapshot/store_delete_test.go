@@ -289,7 +289,7 @@ func TestRememberedDeletesAreBounded(t *testing.T) {
 	for ordinal := uint64(1); ordinal < 50; ordinal++ {
 		f.delete(ordinal, q)
 	}
-	require.LessOrEqual(t, f.store.rememberedPrims(), rememberedMax)
+	require.LessOrEqual(t, f.store.rememberedPrims, rememberedMax)
 	require.Zero(t, f.store.unsealedBytes)
 }
 

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -677,30 +676,14 @@ var historyConfigs = map[string]struct {
 // TestRandomHistoriesAgreeWithANaiveStore also holds that adopting and copying show
 // the same at every epoch (rules V1–V9, O1–O3, M1–M3; behaviour 1–19, 62–92, 100–120, 175–195).
 func TestRandomHistoriesAgreeWithANaiveStore(t *testing.T) {
-	budget := 5 * time.Second
-	if testing.Short() {
-		budget = time.Second
-	}
-	start := uint64(time.Now().UnixNano())
-	if text := os.Getenv("CALLBOARD_SEED"); text != "" {
-		var err error
-		start, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-		budget = 0
-	}
-	t.Logf("first seed: CALLBOARD_SEED=%d", start)
-	seeds := 0
-	for begin := time.Now(); seeds == 0 || time.Since(begin) < budget; seeds++ {
+	seeds(t, 5*time.Second, func(t *testing.T, seed uint64) {
 		seen := map[string]map[uint64]*naiveEpoch{}
 		for _, name := range slices.Sorted(maps.Keys(historyConfigs)) {
 			c := historyConfigs[name]
-			if !t.Run(fmt.Sprintf("%s/%d", name, start+uint64(seeds)), func(t *testing.T) {
-				seen[name] = runHistory(t, start+uint64(seeds), 200, c.config, c.delayed).naive.epochs
-			}) {
+			if !t.Run(name, func(t *testing.T) { seen[name] = runHistory(t, seed, 200, c.config, c.delayed).naive.epochs }) {
 				return
 			}
 		}
 		require.Equal(t, seen["adopt"], seen["copy"])
-	}
-	t.Logf("%d seeds", seeds)
+	})
 }

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
-
-	"callboard/protocol"
 )
 
 // insist has a request submitted whose outcome nobody waits for, as soon as there is
@@ -62,16 +59,6 @@ func (c *client) submitPatiently(ctx context.Context, r request) (*Op, error) {
 			stand(1)
 			defer stand(-1)
 		}
-		turn := turnMax
-		if end, ok := ctx.Deadline(); ok {
-			turn = min(turn, time.Until(end))
-		}
-		rung, err := c.ring.Wait(heard, turn)
-		if err != nil {
-			c.end(fail(protocol.StatusInternal, "waiting for the broker: %v", err))
-		}
-		if !rung {
-			c.lookAtSocket()
-		}
+		c.waitTurn(ctx, heard)
 	}
 }

@@ -108,17 +108,23 @@ func (o *Op) await(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return gaveUp(ctx, fmt.Sprintf("%s (op %d; op %d is the lowest that it waits for)", o.what(), o.id, c.lowestPending(o)))
 		}
-		turn := turnMax
-		if end, ok := ctx.Deadline(); ok {
-			turn = min(turn, time.Until(end))
-		}
-		rung, err := c.ring.Wait(heard, turn)
-		if err != nil {
-			c.end(fail(protocol.StatusInternal, "waiting for the broker: %v", err))
-		}
-		if !rung {
-			c.lookAtSocket()
-		}
+		c.waitTurn(ctx, heard)
+	}
+}
+
+// waitTurn waits for what comes after heard, for a turn at most (rule R4); when nothing
+// comes it looks whether the broker is there.
+func (c *client) waitTurn(ctx context.Context, heard uint32) {
+	turn := turnMax
+	if end, ok := ctx.Deadline(); ok {
+		turn = min(turn, time.Until(end))
+	}
+	rung, err := c.ring.Wait(heard, turn)
+	if err != nil {
+		c.end(fail(protocol.StatusInternal, "waiting for the broker: %v", err))
+	}
+	if !rung {
+		c.lookAtSocket()
 	}
 }
 

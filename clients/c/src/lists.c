@@ -99,21 +99,8 @@ cbd_status cbd_list_create(cbd_stage *stage, const uint64_t *ids, size_t n, uint
     return status;
 }
 
-cbd_status cbd_list_add_reference(cbd_stage *stage, uint64_t list, cbd_error *error)
-{
-    if (list == 0)
-        return CBD_STATUS_OK;
-    cbd_status status = begin(stage, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    struct list *it = find(stage, list, error);
-    if (it != NULL)
-        it->refs++;
-    end(stage);
-    return it != NULL ? CBD_STATUS_OK : CBD_STATUS_NOT_FOUND;
-}
-
-cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error)
+/* Adds `more` references, 1 or -1, to a list; without any left it is gone. */
+static cbd_status refer(cbd_stage *stage, uint64_t list, int more, cbd_error *error)
 {
     if (list == 0)
         return CBD_STATUS_OK;
@@ -122,7 +109,7 @@ cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error)
         return status;
     struct list *it = find(stage, list, error);
     bool known = it != NULL;
-    if (known && --it->refs == 0) {
+    if (known && (it->refs += (uint64_t)more) == 0) {
         struct lists *lists = stage->lists;
         free(it->ids);
         memmove(it, it + 1, (size_t)(lists->all + lists->count - (it + 1)) * sizeof *it);
@@ -131,6 +118,10 @@ cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error)
     end(stage);
     return known ? CBD_STATUS_OK : CBD_STATUS_NOT_FOUND;
 }
+
+cbd_status cbd_list_add_reference(cbd_stage *stage, uint64_t list, cbd_error *error) { return refer(stage, list, 1, error); }
+
+cbd_status cbd_list_release(cbd_stage *stage, uint64_t list, cbd_error *error) { return refer(stage, list, -1, error); }
 
 cbd_status cbd_list_count(cbd_stage *stage, uint64_t list, size_t *count, cbd_error *error)
 {

@@ -435,15 +435,21 @@ static cbd_status do_close(struct command *c)
     return CBD_STATUS_OK;
 }
 
+/* Keeps a query that was made and tells what is in it. */
+void keep_query(const char *name, cbd_query *query)
+{
+    keep(name, QUERY, query);
+    say(" size=%" PRIu64 " prims=", cbd_query_size(query));
+    say_numbers(cbd_query_ids(query), cbd_query_size(query));
+}
+
 static cbd_status do_query(struct command *c)
 {
     cbd_query *query;
     cbd_status status = cbd_query_from_path_list(stage, (const char *const *)c->args + 1, NULL, c->arg_count - 1, &query, &error);
     if (status != CBD_STATUS_OK)
         return status;
-    keep(arg(c, 0), QUERY, query);
-    say(" size=%" PRIu64 " prims=", cbd_query_size(query));
-    say_numbers(cbd_query_ids(query), cbd_query_size(query));
+    keep_query(arg(c, 0), query);
     return status;
 }
 

@@ -35,6 +35,7 @@ const char *arg(const struct command *c, size_t i);
 enum sort { FREE, QUERY, OP, SESSION, GROUP, CLAIM, READ_GROUP, SNAPSHOT, QUERY_RESULT, GONE };
 cbd_status fail(const char *format, const char *what); /* no kind of the client's */
 void keep(const char *name, enum sort sort, void *it);
+void keep_query(const char *name, cbd_query *query);
 /* The handle, or NULL after saying why. */
 void *get(const char *name, enum sort sort);
 

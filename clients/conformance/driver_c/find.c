@@ -180,9 +180,7 @@ cbd_status do_querylist(struct command *c)
     cbd_status status = cbd_query_from_list(stage, *list_named(arg(c, 1)), &query, &error);
     if (status != CBD_STATUS_OK)
         return status;
-    keep(arg(c, 0), QUERY, query);
-    say(" size=%" PRIu64 " prims=", cbd_query_size(query));
-    say_numbers(cbd_query_ids(query), cbd_query_size(query));
+    keep_query(arg(c, 0), query);
     return status;
 }
 
