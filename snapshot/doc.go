@@ -62,7 +62,7 @@
 // overlay, and any number of ordinals may wait (rule O1). Nothing is applied early, so a
 // lower ordinal that comes late finds nothing to undo.
 //
-//	write.go incoming.go accept.go delete.go  what may be written, and when
+//	write.go incoming.go accept.go delete.go  what may be written, and when   remembered.go  deletes that reach what comes later
 //	query.go layout.go            which prim has which row
 //	filter*.go                    which prims a query by filter is of
 //	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks

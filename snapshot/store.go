@@ -82,10 +82,9 @@ type Store struct {
 	noting      bool
 	pinsUnknown bool // recovered, and not yet told of all channels: nothing is reclaimed
 
-	inserts         map[uint64][]insert // unsealed INSERTs by prim, the highest last (rule O2)
-	deletes         []*remembered
-	rememberedPrims int        // of all of them
-	active          []*sealing // seals whose copies are on their way
+	inserts map[uint64][]insert // unsealed INSERTs by prim, the highest last (rule O2)
+	deletes deletes
+	active  []*sealing // seals whose copies are on their way
 
 	pins     []Pin // scratch
 	victims  []victim

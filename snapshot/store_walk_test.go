@@ -238,6 +238,7 @@ func (f *fixture) checkBooks() {
 	for _, b := range s.floors.spares {
 		hold(b)
 	}
+	f.checkDeletes()
 	require.Equal(f.t, unsealed, s.unsealedBytes)
 	require.Zero(f.t, s.floors.promised)
 	require.Zero(f.t, s.floors.names)
@@ -293,4 +294,58 @@ func (f *fixture) checkSegments() {
 		require.Equal(f.t, f.memory.segments[id].Owner, owner)
 	}
 	require.Equal(f.t, h.RetiredCount, retired)
+}
+
+// checkDeletes compares what finds remembered deletes with their list.
+func (f *fixture) checkDeletes() {
+	d := &f.store.deletes
+	gone, prims, about := 0, 0, map[uint64][]*remembered{}
+	waiting := map[*remembered]string{}
+	for name, list := range d.waiting {
+		require.NotEmpty(f.t, list)
+		for i, r := range list {
+			waiting[r] = name
+			require.True(f.t, i == 0 || list[i-1].ordinal <= r.ordinal)
+		}
+	}
+	for i, r := range d.list {
+		if r.gone {
+			require.NotZero(f.t, i)
+			gone++
+			continue
+		}
+		prims += len(r.prims)
+		name, waits := waiting[r]
+		require.True(f.t, waits)
+		require.Equal(f.t, r.waits, name)
+		delete(waiting, r)
+		floor := f.store.floors.standard
+		if name != "" {
+			require.Contains(f.t, r.names, name)
+			floor = f.store.floorOf(name)
+		}
+		require.Less(f.t, floor, r.ordinal, "a delete that nobody can write below")
+		if !r.indexed {
+			continue
+		}
+		for _, prim := range r.prims {
+			if list := about[prim]; !slices.Contains(list, r) {
+				about[prim] = append(list, r)
+			}
+		}
+	}
+	require.Empty(f.t, waiting)
+	require.Equal(f.t, []int{gone, prims}, []int{d.gone, d.prims})
+	require.Len(f.t, d.about, len(about))
+	for prim, p := range d.about {
+		require.Equal(f.t, about[prim], p.list)
+		for index, number := range p.met {
+			c := f.store.columns[index]
+			for _, r := range p.list {
+				if r.number <= number && r.of(c.name) && r.ordinal > f.store.floorOfID(c.nameID) {
+					require.True(f.t, r.in(c), "delete %d of prim %d is not in column %d, which has met those to %d", r.number, prim, index, number)
+				}
+			}
+		}
+	}
 }
