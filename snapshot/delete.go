@@ -77,5 +77,5 @@ func (c *column) mentions(prim uint64) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(c.pending, func(k *capture) bool { return !k.deletes && k.has(prim) })
+	return slices.ContainsFunc(c.captured(prim), func(k *capture) bool { return !k.deletes })
 }

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"sort"
 
@@ -18,7 +17,6 @@ type remembered struct {
 	prims   []uint64
 	columns map[*column]struct{} // that have a capture of it
 	waits   string               // the name whose floor it waits for, in deletes.waiting
-	alone   primDeletes          // of all its prims that no other one is about
 	indexed bool                 // in deletes.about
 	gone    bool
 	asked   uint64 // the last search that met it
@@ -35,15 +33,9 @@ type deletes struct {
 	gone    int                      // of list
 	prims   int                      // of those that are not gone
 	waiting map[string][]*remembered // for the floor of a name, "" the standard one; by ordinal, then as they came
-	about   map[uint64]*primDeletes  // of those before the first write that asks
+	about   byPrim[*remembered]      // of those before the last write that asked
 	number  uint64                   // of the last one
 	asks    uint64                   // searches until now
-}
-
-// primDeletes are the deletes of one prim, or of several that have the same one only.
-type primDeletes struct {
-	list []*remembered     // as accepted
-	met  map[uint32]uint64 // by column: the number up to which what must reach it has
 }
 
 func (s *Store) remember(r *remembered) {
@@ -105,20 +97,9 @@ func (d *deletes) index() {
 			continue
 		}
 		if d.about == nil {
-			d.about = make(map[uint64]*primDeletes, len(r.prims))
+			d.about = make(byPrim[*remembered], len(r.prims))
 		}
-		r.alone.list = []*remembered{r}
-		for _, prim := range r.prims {
-			switch p := d.about[prim]; {
-			case p == nil:
-				d.about[prim] = &r.alone
-			case p.list[len(p.list)-1] == r: // a prim may come twice
-			case len(p.list) == 1:
-				d.about[prim] = &primDeletes{append(slices.Clone(p.list), r), maps.Clone(p.met)}
-			default:
-				p.list = append(p.list, r)
-			}
-		}
+		d.about.add(r.prims, r, func(r *remembered) uint64 { return r.number })
 	}
 }
 
@@ -142,8 +123,8 @@ func (s *Store) reaching(c *column, name string, prims []uint64, after uint64) (
 		if c != nil {
 			met = p.met[c.index]
 		}
-		for i := len(p.list) - 1; i >= 0 && p.list[i].number > met; i-- {
-			r := p.list[i]
+		for i := len(p.all) - 1; i >= 0 && p.all[i].number > met; i-- {
+			r := p.all[i]
 			if r.asked == d.asks {
 				continue
 			}
@@ -178,7 +159,7 @@ func (d *deletes) met(c *column, prims []uint64) {
 		if p.met == nil {
 			p.met = map[uint32]uint64{}
 		}
-		p.met[c.index] = p.list[len(p.list)-1].number
+		p.met[c.index] = p.all[len(p.all)-1].number
 	}
 }
 
@@ -251,23 +232,8 @@ func (d *deletes) forget(over []*remembered) {
 		d.list, d.gone = slices.DeleteFunc(d.list, func(r *remembered) bool { return r.gone }), 0
 	}
 	for _, r := range over {
-		if !r.indexed {
-			continue
-		}
-		for _, prim := range r.prims {
-			p := d.about[prim]
-			if p == nil { // it came twice
-				continue
-			}
-			switch at := slices.Index(p.list, r); {
-			case at < 0:
-			case len(p.list) == 1:
-				delete(d.about, prim)
-			case at == 0:
-				p.list[0], p.list = nil, p.list[1:]
-			default:
-				p.list = slices.Delete(p.list, at, at+1)
-			}
+		if r.indexed {
+			d.about.remove(r.prims, r)
 		}
 	}
 }

@@ -253,3 +253,32 @@ func BenchmarkWriteUnderDeletes(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkInsertUnderCaptures inserts a prim and deletes it again with all that it carries, while so many writes of
+// other prims wait for their seal.
+func BenchmarkInsertUnderCaptures(b *testing.B) {
+	for _, captures := range []int{1, 1000, 100_000} {
+		b.Run(fmt.Sprint(captures), func(b *testing.B) {
+			f := newFixture(b, Config{}, 1<<30)
+			prim := f.paths(1)[0]
+			write := func(ordinal uint64, insert bool) {
+				prim++
+				t := Target{Query: queryOf(prim), Name: "a", Schema: bytesSchema(8), Ordinal: ordinal, Insert: insert}
+				if _, _, err := f.store.Write(&t, make([]byte, 8), 1, tensor.Selection{Count: 1}, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for i := range captures {
+				write(uint64(i+1), false)
+			}
+			ordinal := uint64(captures)
+			for b.Loop() {
+				ordinal++
+				write(ordinal, true)
+				if _, err := f.store.Delete(queryOf(prim), nil, ordinal); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -356,7 +356,7 @@ func TestAWriteLooksAtDeletesOfItsOwnPrims(t *testing.T) {
 	require.Equal(t, 1050, len(d.list)-d.gone)
 	f.seal(549, protocol.ScopeAll)
 	require.Equal(t, 1000, len(d.list)-d.gone)
-	require.Len(t, d.about[p[0]].list, 1)
+	require.Len(t, d.about[p[0]].all, 1)
 	f.seal(5000, protocol.ScopeExclude, "a")
 	require.Equal(t, 1000, len(d.list)-d.gone, "they reach what is written to a")
 	f.checkBooks()

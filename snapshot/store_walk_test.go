@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -239,6 +240,7 @@ func (f *fixture) checkBooks() {
 		hold(b)
 	}
 	f.checkDeletes()
+	f.checkCaptured()
 	require.Equal(f.t, unsealed, s.unsealedBytes)
 	require.Zero(f.t, s.floors.promised)
 	require.Zero(f.t, s.floors.names)
@@ -338,14 +340,44 @@ func (f *fixture) checkDeletes() {
 	require.Equal(f.t, []int{gone, prims}, []int{d.gone, d.prims})
 	require.Len(f.t, d.about, len(about))
 	for prim, p := range d.about {
-		require.Equal(f.t, about[prim], p.list)
+		require.Equal(f.t, about[prim], p.all)
 		for index, number := range p.met {
 			c := f.store.columns[index]
-			for _, r := range p.list {
+			for _, r := range p.all {
 				if r.number <= number && r.of(c.name) && r.ordinal > f.store.floorOfID(c.nameID) {
 					require.True(f.t, r.in(c), "delete %d of prim %d is not in column %d, which has met those to %d", r.number, prim, index, number)
 				}
 			}
 		}
+	}
+}
+
+// checkCaptured compares what finds captures by prim with the captures that wait.
+func (f *fixture) checkCaptured() {
+	inserts := map[uint64][]*capture{}
+	for _, c := range f.store.columns {
+		about := map[uint64][]*capture{}
+		for _, k := range c.pending {
+			require.Equal(f.t, k.indexed, !slices.Contains(c.unindexed, k))
+			for _, prim := range k.prims {
+				if list := about[prim]; k.indexed && !slices.Contains(list, k) {
+					about[prim] = append(list, k)
+				}
+				if list := inserts[prim]; k.insert && !slices.Contains(list, k) {
+					inserts[prim] = append(list, k)
+				}
+			}
+		}
+		for _, k := range c.unindexed {
+			require.Contains(f.t, c.pending, k)
+		}
+		require.Len(f.t, c.about, len(about))
+		for prim, p := range c.about {
+			require.Equal(f.t, about[prim], p.all)
+		}
+	}
+	for prim, p := range f.store.inserts {
+		require.Subset(f.t, inserts[prim], p.all) // an upsert that joined an INSERT is none
+		require.True(f.t, slices.IsSortedFunc(p.all, func(a, b *capture) int { return cmp.Compare(a.ordinal, b.ordinal) }))
 	}
 }
