@@ -14,6 +14,14 @@ extern "C" {
  * NULL takes it away. For the whole process. */
 CBD_API void cbd_set_interrupt_check(int (*check)(void));
 
+/* As cbd_read_attributes and cbd_latest, for callers that others wait for meanwhile, such as the holder of an
+ * interpreter's lock. Where something has to be waited for or worked out (a segment is not mapped yet, the rows of the
+ * query's prims are not known, the query runs, another thread is at it), or takes longer than some microseconds, it is
+ * TIMEOUT at once, without a text, and nothing has happened: call the other one. */
+CBD_API cbd_status cbd_try_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
+                                           cbd_read **read, cbd_error *error);
+CBD_API cbd_status cbd_try_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error);
+
 /* A view of a map group's memory is made that a collector takes down, some time after the
  * unmap perhaps: the session's memory stays, the unmap copies, and after a restart of the
  * broker the memory is not used anew, until cbd_group_unlend, which any thread may call.

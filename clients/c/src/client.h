@@ -302,6 +302,8 @@ cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_
 cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error);
 cbd_status cbdi_string(cbd_stage *stage, uint64_t id, const char **text, uint32_t *length, cbd_error *error);
 cbd_status cbdi_floors_at(cbd_stage *stage, uint64_t epoch, struct floors *floors, cbd_error *error);
+/* Of a name that has a column. */
+uint64_t cbdi_floor_of_id(const struct floors *floors, uint64_t name_id);
 /* name NULL: the global floor. */
 uint64_t cbdi_floor_of(cbd_stage *stage, const struct floors *floors, const char *name, size_t length);
 void cbdi_columns_free(cbd_stage *stage);
@@ -325,8 +327,8 @@ struct cbd_pin {
 };
 
 /* Pins n attributes (or CBD_PIN_ALL) at one epoch, rule V2. *epoch 0: nothing was
- * sealed and no pin was taken. No lock may be held. */
-cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+ * sealed and no pin was taken. No lock may be held. at_once: where the broker would have to be asked it is TIMEOUT. */
+cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n, bool at_once,
                          cbd_pin **pins, uint64_t *epoch, cbd_error *error);
 /* Pins one attribute at an epoch of the past, where its horizon still allows it; else *pin is NULL. */
 cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch, cbd_pin **pin, cbd_error *error);
@@ -378,7 +380,7 @@ cbd_status cbdi_query_settle(cbd_query *query, cbd_error *error);
 /* References of the library's own, which no caller has to give back. */
 cbd_query *cbdi_query_retain(cbd_query *query);
 void cbdi_query_drop(cbd_query *query);
-/* A reference of the caller; with cache_lock held. */
+/* A reference of the caller; with cache_lock held. TIMEOUT, without a text, of a map that is not there at_once. */
 cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_t epoch, struct row_map **map,
                         cbd_error *error);
 /* The map's prims whose rows an ordinal above `since` wrote last; NULL: no memory. */
@@ -542,6 +544,7 @@ struct cbd_stage {
     struct column **buckets;
     uint32_t bucket_count; /* a power of two */
     cbd_query *root;       /* borrowed by nobody: released at close */
+    bool at_once;          /* who has the lock must not wait: what would is TIMEOUT (cbd_try_latest) */
     struct lists *lists;   /* made at the first use */
 
     _Atomic uint64_t last_query; /* that was numbered here */

@@ -380,17 +380,22 @@ cbd_status cbdi_floors_at(cbd_stage *stage, uint64_t epoch, struct floors *floor
     return CBD_STATUS_OK;
 }
 
+uint64_t cbdi_floor_of_id(const struct floors *floors, uint64_t name_id)
+{
+    for (uint64_t i = 0; i < floors->count; i++)
+        if (floors->rows[i].name_id == name_id)
+            return floors->rows[i].floor;
+    return floors->other;
+}
+
 uint64_t cbdi_floor_of(cbd_stage *stage, const struct floors *floors, const char *name, size_t length)
 {
     if (name == NULL)
         return floors->global;
     const struct column *column = cbdi_column_named(stage, name, length, NULL);
+    if (column != NULL)
+        return cbdi_floor_of_id(floors, column->name_id);
     for (uint64_t i = 0; i < floors->count; i++) {
-        if (column != NULL) {
-            if (floors->rows[i].name_id == column->name_id)
-                return floors->rows[i].floor;
-            continue;
-        }
         const char *text; /* a name that was sealed but has no column: by its text */
         uint32_t bytes;
         if (cbdi_string(stage, floors->rows[i].name_id, &text, &bytes, NULL) == CBD_STATUS_OK && bytes == length &&

@@ -54,7 +54,7 @@ static cbd_status carried(cbd_stage *stage, cbd_query *query, struct column *con
         struct row_map *map = NULL;
         if (columns[i] == NULL)
             continue;
-        status = cbdi_pin_take(stage, &columns[i], &columns[i]->index, 1, &pin, &epoch, error);
+        status = cbdi_pin_take(stage, &columns[i], &columns[i]->index, 1, false, &pin, &epoch, error);
         if (status != CBD_STATUS_OK || epoch == 0)
             continue; /* 0: nothing was ever sealed */
         pthread_mutex_lock(&stage->cache_lock);

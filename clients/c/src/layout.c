@@ -181,6 +181,8 @@ cbd_status cbdi_row_map(cbd_query *query, const struct version *version, uint64_
             *out = map;
             return CBD_STATUS_OK;
         }
+    if (query->stage->at_once)
+        return CBD_STATUS_TIMEOUT;
     uint32_t *row_of = malloc((query->count + 1) * sizeof *row_of);
     if (row_of == NULL || !make_table(query)) {
         free(row_of);

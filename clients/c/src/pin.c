@@ -6,7 +6,8 @@
  * last release stores epoch 0 by an exchange, which is a full barrier on every
  * machine; a plain store could linger and make one reader appear at two epochs.
  *
- * Taking and releasing need no lock: slots are found by a scan over `used` flags.
+ * Taking and releasing need no lock: slots are found by a scan over `used` flags. What a pin says of itself in this
+ * process is ordered by that flag alone; where others read it meanwhile (name_oldest), it is for people.
  */
 #include "client.h"
 
@@ -25,13 +26,13 @@ static cbd_pin *take_slot(cbd_stage *stage, uint32_t attribute)
         uint32_t free = 0;
         if (atomic_load(&pin->used) || !atomic_compare_exchange_strong(&pin->used, &free, 1))
             continue;
-        atomic_store(&stage->pin_hint, place); /* low places first, so that the broker's scan stays short */
+        atomic_store_explicit(&stage->pin_hint, place, memory_order_relaxed); /* low places first, so that the broker's scan stays short */
         raise32(&stage->ring.control->pin_high_water, place + 1);
         pin->stage = stage;
         pin->use_count = 0;
-        atomic_store(&pin->refs, 1);
-        atomic_store(&pin->attribute, attribute);
-        atomic_store(&pin->epoch, 0);
+        atomic_store_explicit(&pin->refs, 1, memory_order_relaxed);
+        atomic_store_explicit(&pin->attribute, attribute, memory_order_relaxed);
+        atomic_store_explicit(&pin->epoch, 0, memory_order_relaxed);
         cbdi_stage_retain(stage);
         cbdi_hold(stage);
         return pin;
@@ -46,7 +47,7 @@ static void store_pin(cbd_pin *pin, uint64_t epoch)
     cbd_abi_pin_slot *slot = slot_of(pin);
     store32(&slot->attribute, atomic_load(&pin->attribute));
     store64(&slot->epoch, epoch); /* last: now it counts */
-    atomic_store(&pin->epoch, epoch);
+    atomic_store_explicit(&pin->epoch, epoch, memory_order_relaxed);
 }
 
 /* Adds to what this client pins, here and where the broker shows it: both are sums of the same
@@ -92,11 +93,11 @@ void cbd_pin_release(cbd_pin *pin)
         atomic_fetch_sub(&pin->uses[i].segment->users, 1);
     }
     pin->use_count = 0;
-    atomic_store(&pin->epoch, 0);
+    atomic_store_explicit(&pin->epoch, 0, memory_order_relaxed);
     uint32_t place = (uint32_t)(pin - stage->pins);
-    if (place < atomic_load(&stage->pin_hint))
-        atomic_store(&stage->pin_hint, place);
-    atomic_store(&pin->used, 0);
+    if (place < atomic_load_explicit(&stage->pin_hint, memory_order_relaxed))
+        atomic_store_explicit(&stage->pin_hint, place, memory_order_relaxed);
+    atomic_store_explicit(&pin->used, 0, memory_order_release); /* pairs with the exchange in take_slot */
     cbdi_leave(stage); /* last: whatever touches the channel comes before */
     cbdi_stage_drop(stage);
 }
@@ -157,7 +158,7 @@ cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch
     return CBD_STATUS_OK;
 }
 
-static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n, bool at_once,
                            cbd_pin **pins, uint64_t *epoch, cbd_error *error)
 {
     *epoch = load64(&stage->directory->epoch);
@@ -185,16 +186,20 @@ static cbd_status pin_once(cbd_stage *stage, struct column *const *columns, cons
         for (size_t i = 0; i < n; i++)
             exchange64(&slot_of(pins[i])->epoch, 0);
     }
-    return pin_by_broker(stage, pins, n, epoch, error);
+    if (!at_once)
+        return pin_by_broker(stage, pins, n, epoch, error);
+    for (size_t i = 0; i < n; i++)
+        cbd_pin_release(pins[i]);
+    return CBD_STATUS_TIMEOUT;
 }
 
 /* While there is no broker, nobody raises a horizon: a broker that was lost is no reason to fail. */
-cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n,
+cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const uint32_t *attributes, size_t n, bool at_once,
                          cbd_pin **pins, uint64_t *epoch, cbd_error *error)
 {
     cbd_status status;
     do
-        status = pin_once(stage, columns, attributes, n, pins, epoch, error);
+        status = pin_once(stage, columns, attributes, n, at_once, pins, epoch, error);
     while (status == CBD_STATUS_BROKER_RESTARTED);
     return status;
 }

@@ -13,6 +13,8 @@
  */
 #include "client.h"
 
+#include "callboard_python.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +62,27 @@ struct window {
     const uint64_t *at;       /* as of an ordinal */
     const uint64_t *since;    /* only what changed after an ordinal */
     const cbd_cursor *cursor; /* only what changed after a snapshot */
+    bool at_once;             /* TIMEOUT, without a text, instead of waiting or working for long */
 };
+
+#define AT_ONCE_ROWS_MAX 1024 /* whose ordinals or arrays are looked at one by one: some microseconds */
+
+/* Before any look at what cache_lock guards. */
+static cbd_status begin(cbd_stage *stage, const struct window *window)
+{
+    if (!window->at_once)
+        pthread_mutex_lock(&stage->cache_lock);
+    else if (pthread_mutex_trylock(&stage->cache_lock) != 0)
+        return CBD_STATUS_TIMEOUT;
+    stage->at_once = window->at_once;
+    return CBD_STATUS_OK;
+}
+
+static void end(cbd_stage *stage)
+{
+    stage->at_once = false;
+    pthread_mutex_unlock(&stage->cache_lock);
+}
 
 static bool is_delta(const struct window *window) { return window->since != NULL || window->cursor != NULL; }
 
@@ -217,7 +239,7 @@ static struct group *append_group(cbd_read *read, const struct column *column, c
     view->version_flags = version->flags;
     view->epoch = read->epoch;
     view->ordinal = version->ordinal_highest;
-    view->floor = cbdi_floor_of(read->stage, floors, column->name, column->name_bytes);
+    view->floor = cbdi_floor_of_id(floors, column->name_id);
     view->stamp_ns = version->stamp_ns;
     view->layout_generation = version->layout_generation;
     view->schema = column->schema;
@@ -316,6 +338,10 @@ static cbd_status add_column(cbd_read *read, cbd_query *query, struct column *co
         }
     }
     const uint64_t *row_ordinals = (const uint64_t *)ordinals;
+    if (window->at_once && map->count > AT_ONCE_ROWS_MAX && (row_ordinals != NULL || column->schema.kind == CBD_KIND_ARRAY)) {
+        cbdi_row_map_release(map);
+        return CBD_STATUS_TIMEOUT;
+    }
     if (is_delta(window)) {
         uint64_t since = since_of(window, column), end = window->at != NULL ? *window->at : UINT64_MAX;
         change->column = column;
@@ -386,43 +412,63 @@ static cbd_status add_deletes(cbd_read *read, cbd_query *query, const struct cha
     return CBD_STATUS_OK;
 }
 
+#define PLAN_FEW 4 /* columns of a read that needs no memory for its plan */
+
 struct plan {
     size_t n;
     struct column **columns; /* [0] is the column of the floors */
     uint32_t *attributes;
     cbd_pin **pins;
+    struct column *few_columns[PLAN_FEW];
+    uint32_t few_attributes[PLAN_FEW];
+    cbd_pin *few_pins[PLAN_FEW];
 };
 
 static void free_plan(struct plan *plan)
 {
+    if (plan->columns == plan->few_columns)
+        return;
     free(plan->columns);
     free(plan->attributes);
     free(plan->pins);
 }
 
-/* The columns of the names, after that of the floors. With cache_lock held. */
+/* Lists the columns of the names, after that of the floors, as far as there is room; how many there are. */
+static size_t list_columns(cbd_stage *stage, const char *const *names, size_t n, struct column **columns, size_t room)
+{
+    size_t count = 0;
+    if (stage->column_count != 0)
+        columns[count++] = stage->columns[CBD_FLOOR_COLUMN];
+    for (size_t i = 0; i < n; i++)
+        for (struct column *c = NULL; (c = cbdi_column_named(stage, names[i], strlen(names[i]), c)) != NULL; count++)
+            if (count < room)
+                columns[count] = c;
+    return count;
+}
+
+/* What a read pins and looks at. With cache_lock held. */
 static cbd_status make_plan(cbd_stage *stage, const char *const *names, size_t n, struct plan *plan, cbd_error *error)
 {
-    memset(plan, 0, sizeof *plan);
+    plan->columns = plan->few_columns;
+    plan->attributes = plan->few_attributes;
+    plan->pins = plan->few_pins;
+    memset(plan->few_pins, 0, sizeof plan->few_pins);
+    plan->n = 0;
     cbd_status status = cbdi_columns_refresh(stage, error);
     if (status != CBD_STATUS_OK)
         return status;
-    size_t count = stage->column_count != 0; /* the floors */
-    for (size_t i = 0; i < n; i++)
-        for (struct column *c = NULL; (c = cbdi_column_named(stage, names[i], strlen(names[i]), c)) != NULL;)
-            count++;
-    plan->columns = calloc(count + 1, sizeof *plan->columns);
-    plan->attributes = calloc(count + 1, sizeof *plan->attributes);
-    plan->pins = calloc(count + 1, sizeof *plan->pins);
-    if (plan->columns == NULL || plan->attributes == NULL || plan->pins == NULL) {
-        free_plan(plan);
-        return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to read %zu attributes", n);
+    size_t count = list_columns(stage, names, n, plan->columns, PLAN_FEW);
+    if (count > PLAN_FEW) {
+        plan->columns = calloc(count, sizeof *plan->columns);
+        plan->attributes = calloc(count, sizeof *plan->attributes);
+        plan->pins = calloc(count, sizeof *plan->pins);
+        if (plan->columns == NULL || plan->attributes == NULL || plan->pins == NULL) {
+            free_plan(plan);
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to read %zu attributes", n);
+        }
+        list_columns(stage, names, n, plan->columns, count);
     }
-    if (stage->column_count != 0)
-        plan->columns[plan->n++] = stage->columns[CBD_FLOOR_COLUMN];
-    for (size_t i = 0; i < n; i++)
-        for (struct column *c = NULL; (c = cbdi_column_named(stage, names[i], strlen(names[i]), c)) != NULL;)
-            plan->columns[plan->n++] = c;
+    plan->n = count;
     for (size_t i = 0; i < plan->n; i++)
         plan->attributes[i] = plan->columns[i]->index;
     return CBD_STATUS_OK;
@@ -491,9 +537,9 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
 {
     struct floors floors;
     read->groups = calloc(2 * plan->n + 2, sizeof *read->groups); /* of rows and of deletes, and of paths */
-    struct change *changes = calloc(plan->n + 1, sizeof *changes);
+    struct change *changes = is_delta(window) ? calloc(plan->n + 1, sizeof *changes) : NULL;
     cbd_status status = CBD_STATUS_OK;
-    if (read->groups == NULL || changes == NULL)
+    if (read->groups == NULL || (is_delta(window) && changes == NULL))
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %zu groups", plan->n);
     if (status == CBD_STATUS_OK)
         status = cbdi_floors_at(read->stage, read->epoch, &floors, error);
@@ -508,9 +554,9 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
             status = CBD_STATUS_OK; /* born later, or never sealed */
         else if (status == CBD_STATUS_OK)
             status = add_column(read, query, plan->columns[i], &version, shared ? shared : plan->pins[i], &floors, window,
-                                &changes[i], error);
+                                changes != NULL ? &changes[i] : NULL, error);
     }
-    for (size_t i = 1; status == CBD_STATUS_OK && i < plan->n; i++)
+    for (size_t i = 1; status == CBD_STATUS_OK && changes != NULL && i < plan->n; i++)
         if (changes[i].count != 0)
             status = add_deletes(read, query, &changes[i], changes, plan->n, shared ? shared : plan->pins[i], &floors, error);
     if (status == CBD_STATUS_OK && !is_delta(window) && asks_paths(names, n))
@@ -533,9 +579,11 @@ static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *cons
     read->stage = stage;
     cbdi_stage_retain(stage);
 
-    pthread_mutex_lock(&stage->cache_lock);
-    cbd_status status = make_plan(stage, names, n, &plan, error);
-    pthread_mutex_unlock(&stage->cache_lock);
+    cbd_status status = begin(stage, window);
+    if (status == CBD_STATUS_OK) {
+        status = make_plan(stage, names, n, &plan, error);
+        end(stage);
+    }
     if (status != CBD_STATUS_OK) {
         cbd_read_release(read);
         return status;
@@ -544,12 +592,14 @@ static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *cons
     if (snapshot != NULL)
         read->epoch = snapshot->epoch;
     else
-        status = cbdi_pin_take(stage, plan.columns, plan.attributes, now, plan.pins, &read->epoch, error);
+        status = cbdi_pin_take(stage, plan.columns, plan.attributes, now, window->at_once, plan.pins, &read->epoch, error);
     bool pinned = status == CBD_STATUS_OK && snapshot == NULL;
     if (status == CBD_STATUS_OK) {
-        pthread_mutex_lock(&stage->cache_lock);
-        status = fill(read, query, names, n, &plan, snapshot ? snapshot->pin : NULL, window, error);
-        pthread_mutex_unlock(&stage->cache_lock);
+        status = begin(stage, window);
+        if (status == CBD_STATUS_OK) {
+            status = fill(read, query, names, n, &plan, snapshot ? snapshot->pin : NULL, window, error);
+            end(stage);
+        }
     }
     for (size_t i = 0; pinned && i < plan.n; i++)
         cbd_pin_release(plan.pins[i]); /* the groups have their own references */
@@ -562,6 +612,27 @@ static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *cons
     return CBD_STATUS_OK;
 }
 
+/* window: that of the range, which a read keeps that opens later. */
+static cbd_status read_window(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_range *range,
+                              const struct window *window, cbd_read **read, cbd_error *error)
+{
+    if (read == NULL)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "read: expected a place for the handle, got NULL");
+    *read = NULL;
+    cbd_status status = cbdi_names_check(names, n, false, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_enter(stage, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbdi_query_check(stage, query, error);
+    if (status == CBD_STATUS_OK && atomic_load(&query->running))
+        status = window->at_once ? CBD_STATUS_TIMEOUT : read_later(stage, query, names, n, range, read, error);
+    else if (status == CBD_STATUS_OK)
+        status = make_read(stage, query, names, n, NULL, window, read, error);
+    cbdi_leave(stage);
+    return status;
+}
+
 cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, cbd_read **read,
                                cbd_error *error)
 {
@@ -571,10 +642,7 @@ cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *c
 cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_range *range,
                           cbd_read **read, cbd_error *error)
 {
-    struct window window = {NULL, NULL, NULL};
-    if (read == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "read: expected a place for the handle, got NULL");
-    *read = NULL;
+    struct window window = {NULL, NULL, NULL, false};
     if (range != NULL && range->has_at)
         window.at = &range->at;
     if (range != NULL && range->has_since)
@@ -582,51 +650,83 @@ cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const 
     if (window.at != NULL && window.since != NULL && range->since > range->at)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "since is %llu, above the end %llu; give an ordinal at or below it",
                          (unsigned long long)range->since, (unsigned long long)range->at);
-    cbd_status status = cbdi_names_check(names, n, false, error);
-    if (status == CBD_STATUS_OK)
-        status = cbdi_enter(stage, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    status = cbdi_query_check(stage, query, error);
-    if (status == CBD_STATUS_OK && atomic_load(&query->running))
-        status = read_later(stage, query, names, n, range, read, error);
-    else if (status == CBD_STATUS_OK)
-        status = make_read(stage, query, names, n, NULL, &window, read, error);
-    cbdi_leave(stage);
+    return read_window(stage, query, names, n, range, &window, read, error);
+}
+
+cbd_status cbd_try_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, cbd_read **read,
+                                   cbd_error *error)
+{
+    const struct window window = {.at_once = true};
+    return read_window(stage, query, names, n, NULL, &window, read, error);
+}
+
+/* The query of "/", a reference of the library's own; the first time it is made. */
+static cbd_status root_of(cbd_stage *stage, const struct window *window, cbd_query **root, cbd_error *error)
+{
+    *root = NULL;
+    if (begin(stage, window) != CBD_STATUS_OK)
+        return CBD_STATUS_TIMEOUT;
+    *root = stage->root != NULL ? cbdi_query_retain(stage->root) : NULL;
+    end(stage);
+    if (*root != NULL || window->at_once)
+        return *root != NULL ? CBD_STATUS_OK : CBD_STATUS_TIMEOUT;
+    cbd_query *made;
+    cbd_status status = cbd_root_query(stage, &made, error);
+    if (status == CBD_STATUS_OK) {
+        *root = cbdi_query_retain(made);
+        cbd_query_release(made);
+    }
     return status;
 }
 
-cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **out, cbd_error *error)
+static cbd_status latest(cbd_stage *stage, const char *name, const struct window *window, const cbd_read_group **out, cbd_error *error)
 {
     cbd_query *root = NULL;
     cbd_read *read = NULL;
     if (out == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "group: expected a place for it, got NULL");
     *out = NULL;
-    cbd_status status = cbd_root_query(stage, &root, error);
+    cbd_status status = cbdi_enter(stage, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbdi_names_check(&name, 1, false, error);
     if (status == CBD_STATUS_OK)
-        status = cbd_read_attributes(stage, root, &name, 1, &read, error);
+        status = root_of(stage, window, &root, error);
+    if (status == CBD_STATUS_OK)
+        status = make_read(stage, root, &name, 1, NULL, window, &read, error);
     if (status == CBD_STATUS_OK && read->count == 0)
         status = cbdi_fail(error, CBD_STATUS_NOT_FOUND, "\"%.200s\" has no sealed value on the prim \"/\" at epoch %llu", name,
                            (unsigned long long)read->epoch);
     if (status == CBD_STATUS_OK) {
         cbd_read_group *view = &read->groups[read->next++]->view;
         *out = view;
-    }
-    if (status == CBD_STATUS_OK && (*out)->schema.kind == CBD_KIND_FIXED) {
-        cbd_read_group *view = &read->groups[read->next - 1]->view;
-        if (view->index_map != NULL) { /* one row only: cut it out */
-            view->data = (const uint8_t *)view->data + view->index_map[0] * view->row_bytes;
-            view->index_map = NULL;
+        if (view->schema.kind == CBD_KIND_FIXED) {
+            if (view->index_map != NULL) { /* one row only: cut it out */
+                view->data = (const uint8_t *)view->data + view->index_map[0] * view->row_bytes;
+                view->index_map = NULL;
+            }
+            view->rows = 1;
+            view->contiguous = 1;
+            view->ndim--;
+            memmove(view->shape, view->shape + 1, sizeof view->shape - sizeof view->shape[0]);
         }
-        view->rows = 1;
-        view->contiguous = 1;
-        view->ndim--;
-        memmove(view->shape, view->shape + 1, sizeof view->shape - sizeof view->shape[0]);
     }
     cbd_read_release(read);
-    cbd_query_release(root);
+    cbdi_query_drop(root);
+    cbdi_leave(stage);
     return status;
+}
+
+cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error)
+{
+    const struct window window = {.at_once = false};
+    return latest(stage, name, &window, group, error);
+}
+
+cbd_status cbd_try_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error)
+{
+    const struct window window = {.at_once = true};
+    return latest(stage, name, &window, group, error);
 }
 
 /* ---- floors and snapshots ------------------------------------------------------------ */
@@ -665,7 +765,7 @@ cbd_status cbd_write_floor(cbd_stage *stage, const char *name, uint64_t *floor, 
     status = make_plan(stage, NULL, 0, &plan, error);
     pthread_mutex_unlock(&stage->cache_lock);
     if (status == CBD_STATUS_OK) {
-        status = cbdi_pin_take(stage, plan.columns, plan.attributes, plan.n, plan.pins, &epoch, error);
+        status = cbdi_pin_take(stage, plan.columns, plan.attributes, plan.n, false, plan.pins, &epoch, error);
         if (status == CBD_STATUS_OK && epoch != 0) {
             status = floor_at(stage, epoch, name, floor, NULL, error);
             for (size_t i = 0; i < plan.n; i++)
@@ -693,7 +793,7 @@ cbd_status cbd_snapshot_open(cbd_stage *stage, cbd_snapshot **out, cbd_error *er
     if (status == CBD_STATUS_OK) {
         snapshot->stage = stage;
         cbdi_stage_retain(stage);
-        status = cbdi_pin_take(stage, &everything, &attribute, 1, &snapshot->pin, &snapshot->epoch, error);
+        status = cbdi_pin_take(stage, &everything, &attribute, 1, false, &snapshot->pin, &snapshot->epoch, error);
         if (status != CBD_STATUS_OK)
             snapshot->pin = NULL; /* given back already */
     }
@@ -717,7 +817,7 @@ cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const cha
 cbd_status cbd_snapshot_read_since(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
                                    const cbd_cursor *since, cbd_read **read, cbd_error *error)
 {
-    const struct window window = {NULL, NULL, since};
+    const struct window window = {.cursor = since};
     if (snapshot == NULL || read == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "snapshot or the place for the read is NULL");
     *read = NULL;

@@ -124,6 +124,8 @@ cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment,
         *segment = stage->segments[id - 1];
         return CBD_STATUS_OK;
     }
+    if (stage->at_once)
+        return CBD_STATUS_TIMEOUT;
     cbd_abi_segment_reply reply;
     int fd;
     cbd_status status = ask_for(stage, id, &reply, &fd, error);

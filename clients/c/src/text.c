@@ -13,6 +13,14 @@ size_t cbdi_utf8_prefix(const void *text, size_t length)
     const unsigned char *at = text;
     size_t i = 0;
     while (i < length) {
+        uint64_t eight;
+        if (length - i >= sizeof eight) { /* names are ASCII, mostly */
+            memcpy(&eight, at + i, sizeof eight);
+            if ((eight & UINT64_C(0x8080808080808080)) == 0) {
+                i += sizeof eight;
+                continue;
+            }
+        }
         unsigned char lead = at[i], least = 0x80, most = 0xbf;
         size_t more = lead < 0x80 ? 0 : lead >= 0xc2 && lead <= 0xdf ? 1 : (lead & 0xf0) == 0xe0 ? 2 : lead >= 0xf0 && lead <= 0xf4 ? 3 : 4;
         if (more == 4 || more > length - i - 1)

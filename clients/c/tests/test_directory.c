@@ -3,6 +3,8 @@
  */
 #include "fake_broker.h"
 
+#include "callboard_python.h"
+
 #include <dirent.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -322,6 +324,52 @@ static void latest_is_one_row_without_the_axis_of_rows(void)
     CHECK_STATUS(cbd_attribute_at(stage, 1, &info, &error), CBD_STATUS_OK);
     CHECK(strcmp(info.name, "x") == 0 && info.row_bytes == 24);
     CHECK_STATUS(cbd_attribute_at(stage, 2, &info, &error), CBD_STATUS_END);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* What is tried gives the same as the call that may wait, or TIMEOUT and keeps nothing. */
+static void what_would_wait_is_not_waited_for(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = fake_connect(f);
+    static const char *const root[] = {"/"};
+    cbd_query *query = query_of(stage, root, 1);
+    uint32_t x = fake_column(f, "x", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t value = 7;
+    fake_publish(f, x, 0, fake_layout(f, root, 1, 1), 1, &value, sizeof value, 1);
+    const cbd_read_group *group;
+    cbd_read *read;
+    /* nothing is known of the column, and no query of "/" was made */
+    CHECK(cbd_try_latest(stage, "x", &group, &error) == CBD_STATUS_TIMEOUT && group == NULL);
+    CHECK(cbd_try_read_attributes(stage, query, names, 1, &read, &error) == CBD_STATUS_TIMEOUT && read == NULL);
+    CHECK(fake_pins_held(f) == 0);
+    CHECK_STATUS(cbd_latest(stage, "x", &group, &error), CBD_STATUS_OK);
+    cbd_release_group(group);
+    /* the rows of another query are not worked out */
+    CHECK(cbd_try_read_attributes(stage, query, names, 1, &read, &error) == CBD_STATUS_TIMEOUT && read == NULL);
+    CHECK(fake_pins_held(f) == 0);
+    cbd_release_group(read_x(stage, query));
+    for (int i = 0; i < 2; i++) { /* warm: the second time as the first */
+        CHECK_STATUS(cbd_try_latest(stage, "x", &group, &error), CBD_STATUS_OK);
+        CHECK(group->ndim == 0 && *(const int32_t *)group->data == 7 && group->epoch == 1);
+        cbd_release_group(group);
+        CHECK_STATUS(cbd_try_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_fetch_read_next(read, &group, &error), CBD_STATUS_OK);
+        CHECK(group->rows == 1 && *(const int32_t *)group->data == 7);
+        cbd_release_group(group);
+        cbd_read_release(read);
+        CHECK_STATUS(cbd_try_latest(stage, "y", &group, &error), CBD_STATUS_NOT_FOUND);
+        CHECK_STATUS(cbd_try_latest(stage, "@x", &group, &error), CBD_STATUS_NOT_SUPPORTED);
+    }
+    pthread_mutex_lock(&stage->cache_lock); /* as another thread has it that maps a segment */
+    CHECK(cbd_try_latest(stage, "x", &group, &error) == CBD_STATUS_TIMEOUT && group == NULL);
+    CHECK(cbd_try_read_attributes(stage, query, names, 1, &read, &error) == CBD_STATUS_TIMEOUT && read == NULL);
+    pthread_mutex_unlock(&stage->cache_lock);
+    fake_attribute(f, x)->horizon = 5; /* only the broker could pin it now */
+    CHECK(cbd_try_latest(stage, "x", &group, &error) == CBD_STATUS_TIMEOUT && group == NULL);
+    CHECK(atomic_load(&f->pins_by_op) == 0 && fake_pins_held(f) == 0);
+    cbd_query_release(query);
     cbd_stage_release(stage);
     fake_stop(f);
 }
@@ -859,6 +907,7 @@ int main(void)
     RUN(refills_while_reading_are_never_seen);
     RUN(rows_come_in_the_order_of_the_query);
     RUN(latest_is_one_row_without_the_axis_of_rows);
+    RUN(what_would_wait_is_not_waited_for);
     RUN(floors_are_those_of_the_epoch);
     RUN(too_many_pinned_bytes_are_limit_and_name_the_oldest);
     RUN(the_pinned_bytes_shown_follow_releases_and_refusals);
