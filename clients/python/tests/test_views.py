@@ -140,6 +140,32 @@ def test_view_is_an_array(stage: cb.Stage, name: str) -> None:
     assert reference() is None
 
 
+DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (1, 3, 1)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numpys_own_array_is_that_of_asarray(stage: cb.Stage, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """numpy() takes NumPy's C functions by their places; np.asarray finds the same by itself. behaviour 277, G6"""
+    written = np.ones(shape, dtype) * np.arange(int(np.prod(shape)), dtype="u1").reshape(shape).astype(dtype)
+    with stage.map(name, shape=shape, dtype=dtype) as session:
+        filled = session.array
+        assert filled.flags.writeable and filled.dtype == dtype
+        filled[...] = written
+        del filled
+    view = stage.latest(name)
+    array, other = view.numpy(), np.asarray(view)
+    assert type(array) is np.ndarray and array.dtype == other.dtype == np.dtype(dtype)
+    assert array.shape == other.shape == shape and array.tolist() == other.tolist() == written.tolist()
+    assert array.strides == other.strides
+    assert array.ctypes.data == other.ctypes.data
+    for flag in ("c_contiguous", "f_contiguous", "aligned", "owndata", "writeable"):
+        assert getattr(array.flags, flag) == getattr(other.flags, flag), flag
+    assert array.base is view
+    with pytest.raises(ValueError):
+        array.flags.writeable = True
+
+
 def test_values_without_dimensions(stage: cb.Stage, name: str) -> None:
     """field report G3"""
     stage.publish(name, 2.5)

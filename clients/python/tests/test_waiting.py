@@ -108,6 +108,39 @@ def test_every_wait_for_the_broker_lets_other_threads_run(new_broker: Callable[.
             assert 0.15 < time.monotonic() - begin < 25, what
 
 
+def test_a_warm_read_does_not_wait_for_a_thread_that_computes(stage: cb.Stage, name: str) -> None:
+    """Whoever gives the GIL up beside a thread that computes has it back after the switch interval."""
+    with stage.map(name, shape=3, dtype="float32") as session:
+        session.array[:] = 1
+    computing, ended = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        computing.set()
+        while not ended.is_set():
+            pass
+
+    thread = threading.Thread(target=compute)
+    before = sys.getswitchinterval()
+    with stage.query_from_path_list(["/"]) as query:
+        for group in stage.read_attributes(query, name):  # warm
+            group.array()
+        try:
+            sys.setswitchinterval(0.1)
+            thread.start()
+            computing.wait()
+            start = time.monotonic()
+            for _ in range(50):
+                assert stage.latest(name).numpy()[0] == 1
+                for group in stage.read_attributes(query, name):
+                    assert group.array()[0, 0] == 1
+            took = time.monotonic() - start
+        finally:
+            ended.set()
+            sys.setswitchinterval(before)
+            thread.join()
+    assert took < 3, "giving the GIL up in each of 100 reads takes 10 s"
+
+
 def test_follow_timeouts(stage: cb.Stage, name: str) -> None:
     """behaviour 208"""
     epoch = stage.publish(name, 1.0) and stage.epoch

@@ -241,7 +241,15 @@ int texts_open(struct texts *texts, PyObject *from, const char *argument, bool s
             PyErr_Format(PyExc_TypeError, "%s must be a list of strings, not one string", argument);
             return -1;
         }
-        texts->keep = PyTuple_Pack(1, from);
+        texts->texts = &texts->only;
+        texts->lengths = &texts->only_length;
+        texts->count = 1;
+        texts->only = convert_text(from, argument);
+        if (texts->only == NULL)
+            return -1;
+        texts->only_length = strlen(texts->only);
+        texts->keep = Py_NewRef(from);
+        return 0;
     } else {
         texts->keep = PySequence_Tuple(from); /* another thread may change a list meanwhile */
         if (texts->keep == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
@@ -259,8 +267,7 @@ int texts_open(struct texts *texts, PyObject *from, const char *argument, bool s
     }
     for (size_t i = 0; i < texts->count; i++) {
         char element[ELEMENT_BYTES];
-        texts->texts[i] = convert_text(PyTuple_GetItem(texts->keep, (Py_ssize_t)i),
-                                       PyUnicode_Check(from) ? argument : element_of(element, argument, i));
+        texts->texts[i] = convert_text(PyTuple_GetItem(texts->keep, (Py_ssize_t)i), element_of(element, argument, i));
         if (texts->texts[i] == NULL) {
             texts_close(texts);
             return -1;
@@ -272,11 +279,60 @@ int texts_open(struct texts *texts, PyObject *from, const char *argument, bool s
 
 void texts_close(struct texts *texts)
 {
-    PyMem_Free(texts->texts);
-    PyMem_Free(texts->lengths);
+    if (texts->texts != &texts->only) {
+        PyMem_Free(texts->texts);
+        PyMem_Free(texts->lengths);
+    }
     Py_CLEAR(texts->keep);
     texts->texts = NULL;
     texts->lengths = NULL;
+}
+
+/* ---- arguments that were not made a tuple and a dict ------------------------------------ */
+
+int arguments_sort(const struct arguments *arguments, PyObject *const *args, Py_ssize_t count, PyObject *given, PyObject **values)
+{
+    const char *const *names = arguments->names;
+    if (count > arguments->positional) {
+        if (arguments->positional == 0)
+            PyErr_Format(PyExc_TypeError, "%s() takes its arguments by name only", arguments->function);
+        else
+            PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments by place at most, not %zd", arguments->function, arguments->positional, count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        values[i] = args[i];
+    for (Py_ssize_t i = 0; given != NULL && i < PyTuple_Size(given); i++) {
+        PyObject *name = PyTuple_GetItem(given, i);
+        Py_ssize_t at = 0;
+        while (names[at] != NULL && PyUnicode_CompareWithASCIIString(name, names[at]) != 0)
+            at++;
+        if (names[at] == NULL || at < count) {
+            PyErr_Format(PyExc_TypeError, names[at] == NULL ? "%s() has no argument '%U'" : "%s() was given '%U' twice", arguments->function, name);
+            return -1;
+        }
+        values[at] = args[count + i];
+    }
+    for (Py_ssize_t i = 0; i < arguments->required; i++)
+        if (values[i] == NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() needs '%s'", arguments->function, names[i]);
+            return -1;
+        }
+    return 0;
+}
+
+int convert_index(PyObject *from, Py_ssize_t *to)
+{
+    if (from != NULL)
+        *to = PyNumber_AsSsize_t(from, PyExc_OverflowError);
+    return from != NULL && *to == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+int convert_truth(PyObject *from, bool *to)
+{
+    int truth = from == NULL ? *to : PyObject_IsTrue(from);
+    *to = truth > 0;
+    return truth < 0 ? -1 : 0;
 }
 
 /* ---- attributes -------------------------------------------------------------------- */

@@ -61,27 +61,6 @@ PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
     return capsule;
 }
 
-/* Sorts arguments that are given by name; consumers make this call for every tensor, so that no dict is made of them. */
-static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *given, const char *const *names, PyObject **values)
-{
-    if (count > 0) {
-        PyErr_SetString(PyExc_TypeError, "__dlpack__() takes its arguments by name only");
-        return -1;
-    }
-    for (Py_ssize_t i = 0; given != NULL && i < PyTuple_Size(given); i++) {
-        PyObject *name = PyTuple_GetItem(given, i);
-        int at = 0;
-        while (names[at] != NULL && PyUnicode_CompareWithASCIIString(name, names[at]) != 0)
-            at++;
-        if (names[at] == NULL) {
-            PyErr_Format(PyExc_TypeError, "__dlpack__() has no argument '%U'", name);
-            return -1;
-        }
-        values[at] = args[i];
-    }
-    return 0;
-}
-
 /* A tuple of two integers: what device and max_version are. */
 static bool is_pair(PyObject *from, long *first, long *second)
 {
@@ -95,8 +74,9 @@ static bool is_pair(PyObject *from, long *first, long *second)
 PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
     static const char *const names[] = {"max_version", "dl_device", "copy", "stream", NULL};
+    static const struct arguments arguments = {"__dlpack__", names, 0, 0};
     PyObject *values[] = {Py_None, Py_None, Py_None, Py_None};
-    if (sort_arguments(args, count, given, names, values) < 0)
+    if (arguments_sort(&arguments, args, count, given, values) < 0)
         return NULL;
     PyObject *max_version = values[0], *device = values[1], *copy = values[2], *stream = values[3];
     const View *view = (const View *)self;

@@ -45,7 +45,7 @@ static PyObject *stage_query(PyObject *self, PyObject *args)
     PyObject *given, *names;
     int sealed;
     struct predicates predicates = {NULL, NULL, 0};
-    struct texts attributes = {NULL, NULL, NULL, 0};
+    struct texts attributes = {0};
     cbd_query *query = NULL;
     cbd_error error;
     cbd_status status = CBD_STATUS_OK;

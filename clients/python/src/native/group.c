@@ -14,10 +14,9 @@ typedef struct {
     PyObject *weakrefs;
 } ReadGroup;
 
-/* Takes the group. */
-PyObject *read_group_new(const cbd_read_group *group, bool managed)
+PyObject *read_group_new(const cbd_read_group *group, PyObject *name, bool managed)
 {
-    PyObject *name = PyUnicode_DecodeUTF8(group->name, (Py_ssize_t)strlen(group->name), "replace");
+    name = name != NULL ? Py_NewRef(name) : PyUnicode_DecodeUTF8(group->name, (Py_ssize_t)strlen(group->name), "replace");
     ReadGroup *self = name == NULL ? NULL : PyObject_New(ReadGroup, ReadGroup_Type);
     if (self == NULL) {
         Py_XDECREF(name);
@@ -121,27 +120,31 @@ static const cbd_read_group *group_with(PyObject *self, Py_ssize_t index)
     return NULL;
 }
 
-static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
+static PyObject *group_array(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
-    static char *names[] = {"i", "flat", NULL};
+    static const char *const names[] = {"i", "flat", NULL};
+    static const struct arguments arguments = {"array", names, 1, 0};
+    PyObject *values[] = {NULL, NULL};
     Py_ssize_t index = 0;
-    int flat = 0;
+    bool flat = false;
     const cbd_read_group *group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) ||
-        (group = group_with(self, index)) == NULL)
+    if (arguments_sort(&arguments, args, count, given, values) < 0 || convert_index(values[0], &index) < 0 ||
+        convert_truth(values[1], &flat) < 0 || (group = group_with(self, index)) == NULL)
         return NULL;
     View *view = view_of_read_group(group, ((ReadGroup *)self)->name, index, false);
     return view_array(flat ? view_flat(view) : view);
 }
 
-static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
+static PyObject *group_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
-    static char *names[] = {"i", "readonly", NULL};
+    static const char *const names[] = {"i", "readonly", NULL};
+    static const struct arguments arguments = {"dlpack", names, 2, 0};
+    PyObject *values[] = {NULL, NULL};
     Py_ssize_t index = 0;
-    int readonly = 1;
+    bool readonly = true;
     const cbd_read_group *group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|np:dlpack", names, &index, &readonly) ||
-        (group = group_with(self, index)) == NULL)
+    if (arguments_sort(&arguments, args, count, given, values) < 0 || convert_index(values[0], &index) < 0 ||
+        convert_truth(values[1], &readonly) < 0 || (group = group_with(self, index)) == NULL)
         return NULL;
     if (!readonly) {
         PyErr_SetString(PyExc_BufferError, "sealed data is read-only: others look at the same memory; copy it instead");
@@ -305,12 +308,12 @@ static PyGetSetDef group_getset[] = {
 };
 
 static PyMethodDef group_methods[] = {
-    {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
+    {"array", (PyCFunction)(void (*)(void))group_array, METH_FASTCALL | METH_KEYWORDS,
      "array(i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
      "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map. Where is_array, array(i) is the "
      "row of\nprims[i], of shape (n[, lanes]). bfloat16 and float8 are of ml_dtypes' types where that is installed, else "
      "their\nbits. Raises IndexError for a tensor that does not exist, and of a group of deletes."},
-    {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
+    {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_FASTCALL | METH_KEYWORDS,
      "dlpack(i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. Raises BufferError for "
      "readonly=False, and as array."},
     {"texts", group_texts, METH_NOARGS,

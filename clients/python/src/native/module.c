@@ -62,29 +62,6 @@ void warn_dropped(PyObject *self, const char *what)
     PyErr_Restore(type, value, traceback);
 }
 
-/* ---- NumPy, where it is installed -------------------------------------------------- */
-
-PyObject *numpy_function(const char *name)
-{
-    static PyObject *numpy, *asarray; /* kept for the life of the process */
-    static bool absent;
-    if (absent)
-        return NULL;
-    if (numpy == NULL) {
-        numpy = PyImport_ImportModule("numpy");
-        if (numpy == NULL) {
-            absent = PyErr_ExceptionMatches(PyExc_ImportError) != 0;
-            if (absent)
-                PyErr_Clear();
-            return NULL;
-        }
-        asarray = PyObject_GetAttrString(numpy, "asarray");
-    }
-    if (asarray != NULL && strcmp(name, "asarray") == 0)
-        return Py_NewRef(asarray);
-    return PyObject_GetAttrString(numpy, name);
-}
-
 /* ---- handles -------------------------------------------------------------------------- */
 
 void *handle_enter(struct handle *handle, const char *what)

@@ -6,6 +6,7 @@
  *     tensor.c   a tensor of the caller, by buffer protocol or DLPack   struct input
  *     lease.c    what keeps the bytes of a view: no Python inside       struct lease
  *     view.c     View: bytes with a shape; buffer protocol
+ *     numpy.c    NumPy, where it is installed
  *     dlpack.c   View.__dlpack__ and __dlpack_device__
  *     exchange.c the same by DLPack's table of C functions, out and in
  *     stage.c    Stage: connecting, waiting, floors, strings
@@ -15,7 +16,8 @@
  *     log.c      the log callback
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
- * and no wait is longer than TURN_NS before signals are looked at. What a consumer of
+ * and no wait is longer than TURN_NS before signals are looked at. A read is tried with the GIL first, by a call that
+ * does not wait: whoever gives the GIL up beside a thread that computes has it back after 5 ms. What a consumer of
  * a view gives back (its lease) is given back without a call into Python, because that
  * happens on any thread, without the GIL, and after the interpreter has ended.
  */
@@ -76,9 +78,6 @@ PyObject *raise_format(cbd_status status, const char *format, ...);
 /* For a finalizer, after the release: a ResourceWarning that says what was dropped. */
 void warn_dropped(PyObject *self, const char *what);
 
-/* numpy.<name>, a new reference; NULL without an exception where NumPy is not installed. */
-PyObject *numpy_function(const char *name);
-
 /* ---- a handle of the C client that one thread may give back while another uses it -- */
 
 /* Everything here happens with the GIL held; between enter and leave it may be released. */
@@ -102,6 +101,18 @@ int convert_timeout(PyObject *from, uint64_t *timeout_ns);
 /* None is no shape: *ndim 0. An integer is one dimension. */
 int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t shape[CBD_ROW_NDIM_MAX]);
 int convert_dtype(PyObject *from, uint8_t *code, uint8_t *bits, uint16_t *lanes);
+/* Arguments as METH_FASTCALL | METH_KEYWORDS brings them, without a tuple and a dict made of them. */
+struct arguments {
+    const char *function;
+    const char *const *names; /* of its arguments, NULL at the end */
+    Py_ssize_t positional;    /* so many of them may be given by place */
+    Py_ssize_t required;      /* and so many must be given */
+};
+/* Sorts them by the names; what was not given stays what values has. */
+int arguments_sort(const struct arguments *arguments, PyObject *const *args, Py_ssize_t count, PyObject *given, PyObject **values);
+/* An index as Python's sequences take it, and a truth; from NULL: *to stays. */
+int convert_index(PyObject *from, Py_ssize_t *to);
+int convert_truth(PyObject *from, bool *to);
 /* Room for "argument[place]", as element_of writes it. */
 #define ELEMENT_BYTES 64
 const char *element_of(char text[ELEMENT_BYTES], const char *argument, uint64_t place);
@@ -126,6 +137,8 @@ struct texts {
     const char **texts;
     size_t *lengths;
     size_t count;
+    const char *only; /* room for one: who reads asks for one attribute, mostly */
+    size_t only_length;
 };
 /* A string alone counts as one where `single` is true, else it is refused. */
 int texts_open(struct texts *texts, PyObject *from, const char *argument, bool single);
@@ -235,6 +248,11 @@ int check_index(Py_ssize_t index, uint64_t count);
 /* As view_new, of `elements` elements of an array. */
 View *view_of_elements(struct lease *lease, const void *data, bool readonly, const cbd_schema *schema, uint64_t elements);
 
+/* numpy.<name>, a new reference; NULL without an exception where NumPy is not installed. */
+PyObject *numpy_function(const char *name);
+/* The NumPy array over a view of a type that buffers have; NULL as above. */
+PyObject *numpy_array(View *view);
+
 PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given);
 PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
 
@@ -307,12 +325,12 @@ int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result);
 PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32_t unmap_flags, bool root);
 /* A Group that was claimed of somebody's session; takes the group's session. */
 PyObject *claimed_group_new(Stage *stage, cbd_group *group);
-PyObject *read_new(cbd_read *read);                   /* takes the read */
-/* Takes the group. managed: its last reference may go without a release and without a warning. */
-PyObject *read_group_new(const cbd_read_group *group, bool managed);
-/* An open read of the names; NULL with an exception. snapshot NULL: of the stage, in the range; else what changed since
- * the cursor, or all of it where that is NULL. */
-cbd_read *open_read(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+/* Takes the group; name: the attribute's, or NULL. managed: its last reference may go without a release and without a
+ * warning. */
+PyObject *read_group_new(const cbd_read_group *group, PyObject *name, bool managed);
+/* A Read of the names. snapshot NULL: of the stage, in the range, NULL: the newest; else what changed since the cursor,
+ * or all of it where that is NULL. */
+PyObject *read_open(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
                     const cbd_cursor *since);
 PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
 PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);

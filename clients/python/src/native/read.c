@@ -6,11 +6,13 @@
 typedef struct {
     PyObject_HEAD
     cbd_read *read; /* NULL: released, or everything was fetched */
+    PyObject *name; /* of all its groups, or NULL */
     uint64_t epoch;
-    bool fetched; /* once: then nothing is waited for */
+    bool open; /* nothing is waited for any more */
 } Read;
 
-PyObject *read_new(cbd_read *read)
+/* Takes the read. */
+static PyObject *read_new(cbd_read *read, PyObject *name, bool open)
 {
     Read *self = PyObject_New(Read, Read_Type);
     if (self == NULL) {
@@ -18,8 +20,9 @@ PyObject *read_new(cbd_read *read)
         return NULL;
     }
     self->read = read;
+    self->name = Py_XNewRef(name);
     self->epoch = cbd_read_epoch(read);
-    self->fetched = false;
+    self->open = open;
     return (PyObject *)self;
 }
 
@@ -37,6 +40,7 @@ static void read_dealloc(PyObject *self)
 {
     if (finalizer_revives(self, read_finalize))
         return;
+    Py_XDECREF(((Read *)self)->name);
     object_free(self);
 }
 
@@ -55,7 +59,7 @@ static PyObject *fetch(Read *read, bool managed)
     cbd_error error;
     cbd_read *pointer = read->read;
     cbd_status status;
-    if (read->fetched) {
+    if (read->open) {
         status = cbd_fetch_read_next(pointer, &group, &error);
     } else { /* the query may still be running */
         read->read = NULL; /* ours alone meanwhile */
@@ -64,10 +68,10 @@ static PyObject *fetch(Read *read, bool managed)
         Py_END_ALLOW_THREADS
         read->read = pointer;
         read->epoch = cbd_read_epoch(pointer);
-        read->fetched = status == CBD_STATUS_OK || status == CBD_STATUS_END;
+        read->open = status == CBD_STATUS_OK || status == CBD_STATUS_END;
     }
     if (status == CBD_STATUS_OK)
-        return read_group_new(group, managed);
+        return read_group_new(group, read->name, managed);
     cbd_read_release(read->read); /* what failed is over, too, as an iterator is */
     read->read = NULL;
     return status == CBD_STATUS_END ? NULL : raise_error(status, &error);
@@ -121,45 +125,54 @@ PyType_Spec Read_Spec = {.name = "callboard.Read", .basicsize = sizeof(Read), .f
 
 /* ---- opening one ------------------------------------------------------------------- */
 
-cbd_read *open_read(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
+PyObject *read_open(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
                     const cbd_cursor *since)
 {
     struct texts texts;
     cbd_query *pointer = query_enter(query);
     if (pointer == NULL)
         return NULL;
-    cbd_read *read = NULL;
+    PyObject *object = NULL;
     if (attributes_open(&texts, stage, attributes, "attributes") == 0) {
+        cbd_read *read = NULL;
         cbd_error error;
-        cbd_status status;
-        Py_BEGIN_ALLOW_THREADS
-        status = snapshot != NULL
-                     ? cbd_snapshot_read_since(snapshot, pointer, texts.texts, texts.count, since, &read, &error)
-                     : cbd_read_range(stage->stage, pointer, texts.texts, texts.count, range, &read, &error);
-        Py_END_ALLOW_THREADS
-        texts_close(&texts);
+        cbd_status status = CBD_STATUS_TIMEOUT;
+        if (snapshot == NULL && range == NULL)
+            status = cbd_try_read_attributes(stage->stage, pointer, texts.texts, texts.count, &read, &error);
+        bool open = status != CBD_STATUS_TIMEOUT;
+        if (!open) {
+            Py_BEGIN_ALLOW_THREADS
+            status = snapshot != NULL
+                         ? cbd_snapshot_read_since(snapshot, pointer, texts.texts, texts.count, since, &read, &error)
+                         : cbd_read_range(stage->stage, pointer, texts.texts, texts.count, range, &read, &error);
+            Py_END_ALLOW_THREADS
+        }
         if (status != CBD_STATUS_OK)
             raise_error(status, &error);
+        else
+            object = read_new(read, PyUnicode_Check(texts.keep) ? texts.keep : NULL, open);
+        texts_close(&texts);
     }
     query_leave(query);
-    return read;
+    return object;
 }
 
 /* ---- Stage's methods ------------------------------------------------------------------------- */
 
-static PyObject *stage_read_attributes(PyObject *self, PyObject *args, PyObject *keywords)
+static PyObject *stage_read_attributes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
-    static char *names[] = {"query", "attributes", "at", "since", NULL};
-    PyObject *query, *attributes, *at = Py_None, *since = Py_None;
+    static const char *const names[] = {"query", "attributes", "at", "since", NULL};
+    static const struct arguments arguments = {"read_attributes", names, 2, 2};
+    PyObject *values[] = {NULL, NULL, Py_None, Py_None};
+    if (arguments_sort(&arguments, args, count, given, values) < 0)
+        return NULL;
+    PyObject *at = values[2], *since = values[3];
     cbd_range range = {0, 0, 0, 0};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO:read_attributes", names, &query, &attributes, &at, &since) ||
-        (at != Py_None && convert_u64(at, "at", &range.at) < 0) ||
-        (since != Py_None && convert_u64(since, "since", &range.since) < 0))
+    if ((at != Py_None && convert_u64(at, "at", &range.at) < 0) || (since != Py_None && convert_u64(since, "since", &range.since) < 0))
         return NULL;
     range.has_at = at != Py_None;
     range.has_since = since != Py_None;
-    cbd_read *read = open_read((Stage *)self, NULL, query, attributes, &range, NULL);
-    return read == NULL ? NULL : read_new(read);
+    return read_open((Stage *)self, NULL, values[0], values[1], range.has_at || range.has_since ? &range : NULL, NULL);
 }
 
 static PyObject *stage_frontier(PyObject *self, PyObject *name)
@@ -184,10 +197,12 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
         return NULL;
     const cbd_read_group *group;
     cbd_error error;
-    cbd_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = cbd_latest(((Stage *)self)->stage, text, &group, &error);
-    Py_END_ALLOW_THREADS
+    cbd_status status = cbd_try_latest(((Stage *)self)->stage, text, &group, &error);
+    if (status == CBD_STATUS_TIMEOUT) {
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_latest(((Stage *)self)->stage, text, &group, &error);
+        Py_END_ALLOW_THREADS
+    }
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
     View *view = view_of_read_group(group, name, 0, false);
@@ -196,7 +211,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
 }
 
 PyMethodDef stage_read_methods[] = {
-    {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
+    {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_FASTCALL | METH_KEYWORDS,
      "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
      "exist or was never sealed gives no\ngroup.\n\n"

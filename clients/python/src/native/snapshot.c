@@ -85,9 +85,9 @@ static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keyword
     cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)
         return NULL;
-    cbd_read *read = open_read(snapshot->stage, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor);
+    PyObject *read = read_open(snapshot->stage, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor);
     handle_leave(&snapshot->handle, give_back);
-    return read == NULL ? NULL : read_new(read);
+    return read;
 }
 
 /* The attribute's row of the prim "/". */

@@ -101,18 +101,15 @@ PyObject *view_array(View *view)
 {
     if (view == NULL)
         return NULL;
-    PyObject *asarray = numpy_function("asarray");
-    if (asarray == NULL)
-        return PyErr_Occurred() ? (Py_DECREF(view), NULL) : (PyObject *)view;
-    PyObject *array;
-    if (is_opaque(view->code)) {
-        PyObject *bits = (PyObject *)view_of_bits(view);
-        array = opaque_array(view, bits == NULL ? NULL : PyObject_CallFunctionObjArgs(asarray, bits, NULL));
-        Py_XDECREF(bits);
-    } else {
-        array = PyObject_CallFunctionObjArgs(asarray, (PyObject *)view, NULL);
+    View *bits = is_opaque(view->code) ? view_of_bits(view) : NULL;
+    PyObject *array = is_opaque(view->code) && bits == NULL ? NULL : numpy_array(bits != NULL ? bits : view);
+    if (array == NULL && !PyErr_Occurred()) { /* there is no NumPy */
+        Py_XDECREF((PyObject *)bits);
+        return (PyObject *)view;
     }
-    Py_DECREF(asarray);
+    if (bits != NULL)
+        array = opaque_array(view, array);
+    Py_XDECREF((PyObject *)bits);
     Py_DECREF(view);
     return array;
 }
