@@ -2,6 +2,8 @@ package quickstart
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,40 +90,51 @@ func TestRobotPageRuns(t *testing.T) {
 	p.env = append(p.env, "PATH="+filepath.Dir(python(t, root))+":"+os.Getenv("PATH"))
 	shows := map[string]string{"lidar": `goes on after tick 0$`, "controller": `goes on after tick 0; operators: port \d+$`, "observer": `tick \d+: nearest`}
 	for _, node := range nodes {
-		command := group(exec.Command("sh", "-ec", run[node]))
-		command.Dir, command.Env = root, p.env
-		command.Stderr = os.Stderr
-		out, err := command.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, command.Start())
-		shown, ended := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(ended)
-			wanted, first := regexp.MustCompile("^"+node+": "+shows[node]), true
-			for lines := bufio.NewScanner(out); lines.Scan(); {
-				if first && wanted.Match(lines.Bytes()) {
-					close(shown)
-					first = false
-				}
+		p.shows(t, run[node], "^"+node+": "+shows[node])
+	}
+}
+
+// shows starts a program that runs on, waits for a line of it, and ends it with the test, by Ctrl-C.
+func (p *place) shows(t *testing.T, block, wanted string) {
+	t.Helper()
+	ctx, kill := context.WithCancel(context.Background())
+	command := group(exec.CommandContext(ctx, "sh", "-ec", block))
+	command.Dir, command.Env = p.root, p.env
+	var complaints bytes.Buffer
+	command.Stderr = &complaints
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	shown, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		pattern, first := regexp.MustCompile(wanted), true
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if first && pattern.Match(lines.Bytes()) {
+				close(shown)
+				first = false
 			}
-		}()
-		t.Cleanup(func() {
-			_ = syscall.Kill(-command.Process.Pid, syscall.SIGINT) // as a terminal does
-			select {
-			case <-ended:
-			case <-time.After(limit):
-				_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-				t.Errorf("%s does not end by Ctrl-C", node)
-				<-ended
-			}
-			_ = command.Wait() // the shell dies of the signal
-		})
-		select {
-		case <-shown:
-		case <-ended:
-			t.Fatalf("%s ended", node)
-		case <-time.After(limit):
-			t.Fatalf("%s did not show %q", node, shows[node])
 		}
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGINT) // to all in it, as a terminal does
+		late := time.AfterFunc(limit, func() {
+			t.Errorf("it does not end by Ctrl-C: %s", block)
+			kill()
+		})
+		<-ended
+		late.Stop()
+		_ = command.Wait() // the shell's status is that of the signal
+		kill()
+		if t.Failed() {
+			t.Logf("%s\nwrote:\n%s", block, &complaints)
+		}
+	})
+	select {
+	case <-shown:
+	case <-ended:
+		t.Fatalf("it ended and did not show %q: %s", wanted, block)
+	case <-time.After(limit):
+		t.Fatalf("it did not show %q: %s", wanted, block)
 	}
 }
