@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"math"
 	"net"
@@ -25,6 +26,7 @@ import (
 // E12; rules B1, O1, O3, O4.
 func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 	r := newRobot(t)
+	seen := r.watch()
 	driver, controller := r.driver(20), r.controller()
 	require.Zero(t, driver.after)
 	require.Zero(t, controller.after)
@@ -80,9 +82,24 @@ func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 	require.Regexp(t, fmt.Sprintf(`^tick %d: .*, %d lost$`, last, last-before-1), controller.order("go"))
 
 	observer.shows(fmt.Sprintf(`tick %d: `, last))
+	require.Greater(t, seen(), 50, "snapshots of whole ticks")
 	controller.interrupted(fmt.Sprintf(`the last command is for tick %d`, last))
 	observer.interrupted("")
 	r.stage.eventually(t, soon, "only the test is attached", func(d description) bool { return len(d.Clients) == 1 })
+}
+
+// A broker that is stopped ends them, each with one line that says so. Field report A4; rule B1.
+func TestRobotNodesEndWithTheStage(t *testing.T) {
+	r := newRobot(t)
+	nodes := []*robotNode{r.driver(20), r.controller(), r.node("observer", r.observer)}
+	r.until(5)
+	nodes[2].shows(`tick \d+: nearest`)
+	require.NoError(t, r.client.Close())
+	r.stage.stop(t)
+	for _, n := range nodes {
+		require.Error(t, n.wait(soon), n.name)
+		require.Regexp(t, `^(\S+ \S+ )?`+n.name+`: [^\n]*the broker[^\n]*\n$`, n.stderr())
+	}
 }
 
 // robot is the stage with the programs, and what a test sees of it.
@@ -186,6 +203,44 @@ func (n *robotNode) interrupted(last string) {
 	}
 	require.NoError(n.t, n.wait(soon), "%s wrote:\n%s", n.name, n.stderr())
 	require.Empty(n.t, n.stderr(), n.name)
+}
+
+// watch looks at every epoch that it can, all along: the sensors are of one tick, and no command is ahead of them. It
+// gives a function that ends this and tells how many there were.
+func (r *robot) watch() func() int {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.t.Cleanup(cancel)
+	count, torn := 0, []string{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range r.client.Epochs(ctx) {
+			snapshot, err := r.client.Snapshot(ctx)
+			if err != nil {
+				torn = append(torn, err.Error())
+				continue
+			}
+			var floors [4]uint64
+			for i, name := range []string{"lidar/points", "lidar/valid", "imu/turn", "command"} {
+				if floors[i], err = snapshot.Floor(name); err != nil {
+					torn = append(torn, err.Error())
+				}
+			}
+			if floors[0] != floors[1] || floors[0] != floors[2] || floors[3] > floors[0] {
+				torn = append(torn, fmt.Sprintf("epoch %d: %d", snapshot.Epoch(), floors))
+			}
+			snapshot.Release()
+			count++
+		}
+	}()
+	return func() int {
+		r.t.Helper()
+		cancel()
+		<-done
+		require.Empty(r.t, torn[:min(len(torn), 3)])
+		return count
+	}
 }
 
 func (r *robot) floor(name string) uint64 {

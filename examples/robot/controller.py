@@ -97,17 +97,19 @@ async def main(port: int) -> None:
         controller = Controller(stage)
         server = await asyncio.start_server(controller.serve, "127.0.0.1", port)
         say(f"goes on after tick {controller.tick}; operators: port {server.sockets[0].getsockname()[1]}")
-        tasks = [asyncio.ensure_future(controller.follow()), asyncio.ensure_future(controller.report())]
+        node = asyncio.gather(controller.follow(), controller.report())
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, tasks[0].cancel)
+            asyncio.get_running_loop().add_signal_handler(number, node.cancel)
         try:
-            await tasks[0]
+            await node
         except asyncio.CancelledError:
             say(f"the last command is for tick {controller.tick}")
         finally:
-            tasks[1].cancel()
             server.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    try:
+        asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    except cb.CallboardError as error:
+        sys.exit(f"controller: {error}")
