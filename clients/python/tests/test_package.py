@@ -70,7 +70,7 @@ def test_everything_public_is_documented_and_in_the_stubs() -> None:
     stub = Path(cb._native.__file__).with_name("_native.pyi")
     classes = {node.name: node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)}
     native = [kind for kind in vars(cb._native).values() if inspect.isclass(kind)]
-    assert len(native) == 10
+    assert len(native) == 11
     for kind in native:
         stubbed = {
             getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None)
@@ -81,6 +81,16 @@ def test_everything_public_is_documented_and_in_the_stubs() -> None:
         for name in members:
             assert vars(kind)[name].__doc__, f"{kind.__name__}.{name} has no docstring"
     assert (stub.parent / "py.typed").exists()
+
+
+def test_the_stubs_agree_with_what_runs(tmp_path: Path) -> None:
+    """Names, order, kinds and defaults of every argument: the docstrings' signatures against the stubs."""
+    allowed = tmp_path / "allowed"
+    allowed.write_text("callboard._native.View.__buffer__\n")  # seen from Python 3.12 on
+    options = ["--allowlist", allowed, "--ignore-unused-allowlist", "--ignore-disjoint-bases", "--concise"]
+    command = [sys.executable, "-m", "mypy.stubtest", "callboard._native", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_enums_have_the_numbers_of_the_abi() -> None:

@@ -7,7 +7,7 @@ typedef struct {
     PyObject_HEAD
     cbd_read *read; /* NULL: released, or everything was fetched */
     PyObject *name; /* of all its groups, or NULL */
-    uint64_t epoch;
+    uint64_t epoch, ordinal;
     bool open; /* nothing is waited for any more */
 } Read;
 
@@ -22,6 +22,7 @@ static PyObject *read_new(cbd_read *read, PyObject *name, bool open)
     self->read = read;
     self->name = Py_XNewRef(name);
     self->epoch = cbd_read_epoch(read);
+    self->ordinal = cbd_read_ordinal(read);
     self->open = open;
     return (PyObject *)self;
 }
@@ -68,6 +69,7 @@ static PyObject *fetch(Read *read, bool managed)
         Py_END_ALLOW_THREADS
         read->read = pointer;
         read->epoch = cbd_read_epoch(pointer);
+        read->ordinal = cbd_read_ordinal(pointer);
         read->open = status == CBD_STATUS_OK || status == CBD_STATUS_END;
     }
     if (status == CBD_STATUS_OK)
@@ -97,14 +99,16 @@ static PyObject *read_begin(PyObject *self, PyObject *Py_UNUSED(unused))
 
 static PyMemberDef read_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Read, epoch), READONLY, "The epoch that the read is of; 0: nothing was sealed."},
+    {"ordinal", T_ULONGLONG, offsetof(Read, ordinal), READONLY,
+     "The ordinal that the read is as of, given or common; 0: it is of the newest state or of a stamp."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef read_methods[] = {
     {"fetch_read_next", read_fetch, METH_NOARGS,
-     "fetch_read_next()\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
+     "fetch_read_next($self)\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
      "release: they end with their last reference, without a warning."},
-    {"release", read_release, METH_NOARGS, "release()\n--\n\nGives the read back; groups that were fetched stay valid."},
+    {"release", read_release, METH_NOARGS, "release($self)\n--\n\nGives the read back; groups that were fetched stay valid."},
     {"__enter__", read_begin, METH_NOARGS, NULL},
     {"__exit__", read_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -159,20 +163,43 @@ PyObject *read_open(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObj
 
 /* ---- Stage's methods ------------------------------------------------------------------------- */
 
+/* Which of at, aligned, stamp_ns and nearest is given. 0, or -1 with an exception. */
+static int convert_range(PyObject *at, bool aligned, PyObject *stamp_ns, bool nearest, PyObject *since, cbd_range *range)
+{
+    if ((at != Py_None) + aligned + (stamp_ns != Py_None) > 1) {
+        PyErr_SetString(PyExc_ValueError, "at, aligned and stamp_ns exclude one another: a read is as of one of them");
+        return -1;
+    }
+    if (nearest && stamp_ns == Py_None) {
+        PyErr_SetString(PyExc_ValueError, "nearest needs stamp_ns, the stamp to be near to");
+        return -1;
+    }
+    if (at != Py_None)
+        range->at_what = CBD_AT_ORDINAL;
+    else if (aligned)
+        range->at_what = CBD_AT_COMMON;
+    else if (stamp_ns != Py_None)
+        range->at_what = nearest ? CBD_AT_NEAREST_STAMP : CBD_AT_STAMP;
+    range->has_since = since != Py_None;
+    if ((at != Py_None && convert_u64(at, "at", &range->at) < 0) ||
+        (stamp_ns != Py_None && convert_u64(stamp_ns, "stamp_ns", &range->at) < 0) ||
+        (since != Py_None && convert_u64(since, "since", &range->since) < 0))
+        return -1;
+    return 0;
+}
+
 static PyObject *stage_read_attributes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
-    static const char *const names[] = {"query", "attributes", "at", "since", NULL};
+    static const char *const names[] = {"query", "attributes", "at", "since", "aligned", "stamp_ns", "nearest", NULL};
     static const struct arguments arguments = {"read_attributes", names, 2, 2};
-    PyObject *values[] = {NULL, NULL, Py_None, Py_None};
-    if (arguments_sort(&arguments, args, count, given, values) < 0)
-        return NULL;
-    PyObject *at = values[2], *since = values[3];
+    PyObject *values[] = {NULL, NULL, Py_None, Py_None, NULL, Py_None, NULL};
+    bool aligned = false, nearest = false;
     cbd_range range = {0, 0, 0, 0};
-    if ((at != Py_None && convert_u64(at, "at", &range.at) < 0) || (since != Py_None && convert_u64(since, "since", &range.since) < 0))
+    if (arguments_sort(&arguments, args, count, given, values) < 0 || convert_truth(values[4], &aligned) < 0 ||
+        convert_truth(values[6], &nearest) < 0 || convert_range(values[2], aligned, values[5], nearest, values[3], &range) < 0)
         return NULL;
-    range.has_at = at != Py_None;
-    range.has_since = since != Py_None;
-    return read_open((Stage *)self, NULL, values[0], values[1], range.has_at || range.has_since ? &range : NULL, NULL);
+    bool newest = range.at_what == CBD_AT_NEWEST && !range.has_since;
+    return read_open((Stage *)self, NULL, values[0], values[1], newest ? NULL : &range, NULL);
 }
 
 static PyObject *stage_frontier(PyObject *self, PyObject *name)
@@ -212,22 +239,28 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
 
 PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_FASTCALL | METH_KEYWORDS,
-     "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
+     "read_attributes($self, query, attributes, *, at=None, since=None, aligned=False, stamp_ns=None, nearest=False)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
      "exist or was never sealed gives no\ngroup.\n\n"
      "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
      "written, and groups with is_delete of prims that are gone. Both: what changed up to at.\n\n"
+     "aligned: attributes of producers that are not equally far, at one tick: as of the highest ordinal through which\n"
+     "all of them are sealed, which Read.ordinal tells. Those that nobody wrote or sealed do not count. stamp_ns: attributes\n"
+     "that have no ordinals in common, at one time: of each what was sealed last with a stamp of at most stamp_ns, or,\n"
+     "with nearest, what came after it where its stamp is nearer; ReadGroup.stamp_ns tells what was found. Stamps are those of\n"
+     "the seals (advance_write_floor's stamp_ns, or the broker's clock) and are expected to rise. An attribute that runs\n"
+     "ahead of others needs as many versions as it is ahead: declare(retain=).\n\n"
      "Raises LimitReached when this client has too much pinned, naming its oldest pins; FloorViolation for an\nat above "
      "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
-     "before the frontier; InvalidArgument for a since above at."},
+     "before the frontier; InvalidArgument for a since above at, or with a stamp."},
     {"frontier", stage_frontier, METH_O,
-     "frontier(name)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
+     "frontier($self, name, /)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
      "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
     {"latest", stage_latest, METH_O,
-     "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
+     "latest($self, name, /)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
      "Raises NotFound."},
     {"snapshot", stage_snapshot, METH_NOARGS,
-     "snapshot()\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
+     "snapshot($self)\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
     {"_snapshot", stage_managed_snapshot, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
