@@ -37,12 +37,15 @@ struct later {
     const char *names[]; /* the texts lie behind */
 };
 
+#define GROUPS_FEW 6 /* room for a read of one column, beside that of the floors */
+
 struct cbd_read {
     cbd_stage *stage;
     uint64_t epoch;
     uint64_t ordinal; /* that it is as of; 0: none */
     size_t count, next;
-    struct group **groups;
+    struct group **groups; /* few, or allocated */
+    struct group *few[GROUPS_FEW];
     struct later *later; /* until it is open */
 };
 
@@ -127,7 +130,8 @@ void cbd_read_release(cbd_read *read)
         cbd_query_release(read->later->query);
     cbdi_stage_drop(read->stage);
     free(read->later);
-    free(read->groups);
+    if (read->groups != read->few)
+        free(read->groups);
     free(read);
 }
 
@@ -173,7 +177,8 @@ static cbd_status open_later(cbd_read *read, cbd_error *error)
     read->epoch = opened->epoch;
     read->ordinal = opened->ordinal;
     read->count = opened->count;
-    read->groups = opened->groups;
+    memcpy(read->few, opened->few, sizeof read->few);
+    read->groups = opened->groups == opened->few ? read->few : opened->groups;
     read->later = NULL;
     opened->count = 0;
     opened->groups = NULL;
@@ -562,7 +567,8 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
                        cbd_pin *shared, struct window *window, cbd_error *error)
 {
     struct floors floors;
-    read->groups = calloc(2 * plan->n + 2, sizeof *read->groups); /* of rows and of deletes, and of paths */
+    size_t room = 2 * plan->n + 2; /* of rows and of deletes, and of paths */
+    read->groups = room <= GROUPS_FEW ? read->few : calloc(room, sizeof *read->groups);
     struct change *changes = is_delta(window) ? calloc(plan->n + 1, sizeof *changes) : NULL;
     cbd_status status = CBD_STATUS_OK;
     if (read->groups == NULL || (is_delta(window) && changes == NULL))

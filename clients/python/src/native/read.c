@@ -61,7 +61,7 @@ static PyObject *fetch(Read *read, bool managed)
     cbd_read *pointer = read->read;
     cbd_status status;
     if (read->open) {
-        status = cbd_fetch_read_next(pointer, &group, &error);
+        status = cbd_fetch_read_next(pointer, &group, NULL); /* END at most, which needs no text */
     } else { /* the query may still be running */
         read->read = NULL; /* ours alone meanwhile */
         Py_BEGIN_ALLOW_THREADS
@@ -76,7 +76,7 @@ static PyObject *fetch(Read *read, bool managed)
         return read_group_new(group, read->name, managed);
     cbd_read_release(read->read); /* what failed is over, too, as an iterator is */
     read->read = NULL;
-    return status == CBD_STATUS_END ? NULL : raise_error(status, &error);
+    return status == CBD_STATUS_END ? NULL : read->open ? raise_text(status, NULL) : raise_error(status, &error);
 }
 
 static PyObject *read_next(PyObject *self)
