@@ -59,7 +59,7 @@ test-python: build $(VENV)/.client $(VENV)/.test
 	@$(PY) -m pytest -q clients/python/tests
 
 # That the figures can be made: a few rounds of each, thrown away.
-test-bench: build $(VENV)/.client
+test-bench: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: bench'
 	@$(GO) run ./bench -quick >/dev/null
 

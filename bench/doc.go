@@ -15,6 +15,8 @@
 //	summary.go  percentiles, medians of repetitions, ratios
 //	report.go   results as tables, Markdown and JSON
 //	micro.go    Go's own benchmarks of the packages below, as one small table
+//	cost.go     what a commit costs, and what is promised of it
+//	python.go   what Python's client costs once it is warm, and what is promised of it
 //
 // # Invariants
 //

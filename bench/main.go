@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +49,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.cpu, "cpu", 1, "the CPU of the pinned runs")
 	flags.StringVar(&o.name, "name", "latency", "results go to bench/results/NAME.md and NAME.json")
 	flags.BoolVar(&o.micro, "micro", true, "also run the Go benchmarks of ring and snapshot")
-	flags.StringVar(&o.only, "only", "", "latency: what a hand-over takes; cost: what a commit costs; empty: both")
+	flags.StringVar(&o.only, "only", "", "latency: what a hand-over takes; cost: what a commit costs; python: what Python's client costs once it is warm; empty: all")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), `Measures map, unmap, seal, reader beside a bare futex relay and writes the figures to bench/results/.
 Run it as make bench, with BENCH_ARGS for these:
@@ -61,8 +63,8 @@ Run it as make bench, with BENCH_ARGS for these:
 	if o.quick {
 		o.repetitions, o.rounds, o.budget, o.micro, o.name = 1, 100, 50*time.Millisecond, false, ""
 	}
-	if o.repetitions < 1 || o.rounds < 1 || flags.NArg() > 0 || o.only != "" && o.only != "latency" && o.only != "cost" {
-		err := fmt.Errorf("repetitions is %d, rounds is %d, only is %q, arguments are %q: expected at least 1 of each, latency or cost or nothing, and no arguments", o.repetitions, o.rounds, o.only, flags.Args())
+	if o.repetitions < 1 || o.rounds < 1 || flags.NArg() > 0 || !slices.Contains([]string{"", "latency", "cost", "python"}, o.only) {
+		err := fmt.Errorf("repetitions is %d, rounds is %d, only is %q, arguments are %q: expected at least 1 of each, latency, cost, python or nothing, and no arguments", o.repetitions, o.rounds, o.only, flags.Args())
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return o, err
 	}
@@ -106,15 +108,19 @@ func measureAll(o options) error {
 	if p.python == "" {
 		fmt.Fprintln(os.Stderr, "bench: no Python client in the virtual environment, it is left out")
 	}
-	if o.only != "cost" {
-		if err := measureLatency(o, p); err != nil {
-			return err
+	if o.only == "python" && p.python == "" {
+		return errors.New("there is nothing to measure: run `make bench`, which installs the Python client first")
+	}
+	for _, part := range []struct {
+		name    string
+		measure func(options, programs) error
+	}{{"latency", measureLatency}, {"cost", measureCosts}, {"python", measurePythonClient}} {
+		if o.only != "" && o.only != part.name {
+			continue
 		}
+		err = errors.Join(err, part.measure(o, p)) // a promise that does not hold keeps no other part from running
 	}
-	if o.only != "latency" {
-		return measureCosts(o, p)
-	}
-	return nil
+	return err
 }
 
 func measureLatency(o options, p programs) error {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // programs are the paths of what a measurement starts.
@@ -12,6 +13,7 @@ type programs struct {
 	callboard, relay, pin      string
 	latency, latencyGo, python string // the round in C and Go; python: "" without the Python client
 	cost                       string // what a commit costs
+	mapInC                     string // a library: the C client's map, beside Python's
 }
 
 const buildDir = "build/bench"
@@ -25,6 +27,7 @@ func build() (programs, error) {
 		pin:       filepath.Join(buildDir, "pin"),
 		latency:   filepath.Join(buildDir, "latency"),
 		cost:      filepath.Join(buildDir, "cost"),
+		mapInC:    filepath.Join(buildDir, "map.so"),
 		latencyGo: filepath.Join(buildDir, "latency-go"),
 	}
 	library := "clients/c/build/libcallboard.a"
@@ -41,10 +44,11 @@ func build() (programs, error) {
 		{p.pin, "bench/relay/pin.c"},
 		{p.latency, "bench/latency/latency.c", "-Iclients/c/include", library, "-lpthread"},
 		{p.cost, "bench/cost/cost.c", "-Iclients/c/include", library, "-lpthread"},
+		{p.mapInC, "-shared", "-fPIC", "bench/python/map.c", "-Iclients/c/include", library, "-lpthread"},
 	} {
 		args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o"}, unit...)
 		if out, err := exec.Command(compiler(), args...).CombinedOutput(); err != nil {
-			return p, fmt.Errorf("compiling %s: %w\n%s", unit[1], err, out)
+			return p, fmt.Errorf("compiling %s: %w\n%s", unit[0], err, out)
 		}
 	}
 	if out, err := exec.Command("go", "build", "-o", p.latencyGo, "./bench/latency/goclient").CombinedOutput(); err != nil {
@@ -72,4 +76,13 @@ func pythonWithClient() string {
 		return ""
 	}
 	return python
+}
+
+// describePython says which Python and which NumPy.
+func (p programs) describePython() string {
+	out, err := exec.Command(p.python, "-c", "import sys, numpy; print('Python', sys.version.split()[0] + ', NumPy', numpy.__version__)").Output()
+	if err != nil {
+		return p.python
+	}
+	return strings.TrimSpace(string(out))
 }

@@ -53,3 +53,22 @@ func TestPromisesAreHeld(t *testing.T) {
 	require.ErrorContains(t, broken(all), "256 MiB")
 	require.NoError(t, broken(all[:2]))
 }
+
+// The limit of a read moves with what is measured beside it, in the same repetition.
+func TestPromisesOfPythonAreHeldByRepetition(t *testing.T) {
+	result := pythonResult{Time: spread{900, 450, 900}, Beside: spread{200, 100, 200}, Share: spread{0.75, 0.7, 0.75}}
+	results := make([]pythonResult, len(pythonCases))
+	for i := range results {
+		results[i] = result
+	}
+	all := pythonPromises(results)
+	require.Len(t, all, 5, "of a view, a NumPy array, a group, and map twice")
+	require.InDelta(t, 0.8, all[0].Limit, 1e-9) // 1.5 × 0.2 + 0.5 µs
+	require.InDelta(t, 0.6, all[0].Is, 1e-9)
+	require.NoError(t, broken(all))
+	all[0].Is = 1
+	require.ErrorContains(t, broken(all), "it is 1.00, the limit 0.80")
+	require.NoError(t, coarse(all))
+	all[0].Is = 2.5
+	require.ErrorContains(t, coarse(all), "the limit 2.40")
+}

@@ -18,7 +18,7 @@
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
  * and no wait is longer than TURN_NS before signals are looked at. A read is tried with the GIL first, by a call that
- * does not wait: whoever gives the GIL up beside a thread that computes has it back after 5 ms. What a consumer of
+ * does not wait: to give it up and take it again is a sixth of what a warm read costs. What a consumer of
  * a view gives back (its lease) is given back without a call into Python, because that
  * happens on any thread, without the GIL, and after the interpreter has ended.
  */
