@@ -17,10 +17,10 @@ export CALLBOARD_PYTHON := $(abspath $(PY))
 GO_ALL  := ./...
 GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
 
-# Go under QEMU's user emulation: what is about shared layouts. The tests left out start their own program again, which
-# the machine's kernel cannot run; the models and the store's histories take minutes.
+# Go under QEMU's user emulation: what is about shared layouts. The models and the store's histories take minutes. The
+# test left out sends more descriptors than the receiver has room for, and QEMU does not tell it that some were cut off.
 GO_ARM64       := ./protocol ./ring ./tensor ./shm ./clients/go
-NOT_UNDER_QEMU := 'TestTwoProcessesOverOneChannel|TestKilledClientIsSeenByHangUpAndPidFD'
+NOT_UNDER_QEMU := TestBadMessagesAreErrorsAndLeakNoDescriptor
 
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c)
@@ -71,7 +71,7 @@ test-arm64:
 	@scripts/if-installed 'qemu-aarch64 aarch64-linux-gnu-gcc' $(MAKE) --no-print-directory arm64
 
 arm64:
-	@GOARCH=arm64 $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
+	@GOARCH=arm64 CALLBOARD_TEST_QEMU=qemu-aarch64 $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
 	@$(C_CLIENT) arm64
 
 test-python: build $(VENV)/.client $(VENV)/.test
