@@ -304,13 +304,17 @@ def test_deleters_on_threads_that_no_interpreter_knows(world: SimpleNamespace) -
 
 
 PROGRAM = """
-import importlib.util, os, sys
+import importlib.util, sys
 import callboard as cb
 import numpy as np
-spec = importlib.util.spec_from_file_location("lifetime_driver", sys.argv[1])
-driver = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(driver)
-name = sys.argv[2]
+
+def load(name, file):
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+name, driver = sys.argv[1], load("lifetime_driver", sys.argv[2])
 stage = cb.connect(pin_count=16384)
 values = np.arange(1000.0)
 """
@@ -332,7 +336,7 @@ driver.delete_at_exit()
 stage.close()
 """
     )
-    done = broker.python(program, world.driver.__file__, world.name + "/last")
+    done = broker.python(program, world.name + "/last", world.driver.__file__)
     assert (done.returncode, done.stdout, done.stderr) == (0, "deleted 9999\n", "")
 
 
@@ -417,6 +421,7 @@ def test_each_allocation_fails_once(broker: Broker, world: SimpleNamespace) -> N
         PROGRAM
         + """
 import array, gc
+table = load("exchange_driver", sys.argv[3])
 stage.publish(name, values)
 query = stage.query_from_path_list(["/a", "/b"])
 data = array.array("f", range(6))
@@ -424,6 +429,9 @@ view = stage.latest(name)
 
 def export():
     view.__dlpack__(max_version=(1, 0)), view.__dlpack__(copy=True), memoryview(view), view.shape, view.strides
+
+def exchange():
+    table.convert(view, cb.View)
 
 def look():
     stage.latest(name)
@@ -448,7 +456,7 @@ def snapshot():
 write()
 stage.advance_write_floor(0, scope=cb.Scope.INCLUDE, attributes=[name]).wait()
 failed = 0
-for way in (export, look, write, read, fill, snapshot):
+for way in (export, exchange, look, write, read, fill, snapshot):
     way()
     gc.collect()
     held = stage.info()["pinned_bytes"]
@@ -468,6 +476,6 @@ query.release()
 stage.close()
 """
     )
-    done = broker.python(program, world.driver.__file__, world.name + "/fails")
+    done = broker.python(program, world.name + "/fails", world.driver.__file__, world.table.__file__)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) >= 20
