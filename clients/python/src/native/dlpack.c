@@ -29,8 +29,7 @@ static void release_lease(void *lease)
     lease_drop(lease);
 }
 
-/* Lends the view's bytes, or with CBD_DLPACK_COPY a copy of them. */
-static PyObject *export(const View *view, bool versioned, uint32_t flags)
+void *view_export(const View *view, bool versioned, uint32_t flags)
 {
     int64_t shape[CBD_NDIM_MAX];
     for (int i = 0; i < view->ndim; i++)
@@ -50,9 +49,14 @@ static PyObject *export(const View *view, bool versioned, uint32_t flags)
         lease_drop(view->lease);
         return status == CBD_STATUS_OUT_OF_MEMORY ? PyErr_NoMemory() : raise_error(status, &error);
     }
-    void *managed = versioned ? (void *)with_version : (void *)without;
-    PyObject *capsule = PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
-    if (capsule == NULL)
+    return versioned ? (void *)with_version : (void *)without;
+}
+
+static PyObject *export(const View *view, bool versioned, uint32_t flags)
+{
+    void *managed = view_export(view, versioned, flags);
+    PyObject *capsule = managed == NULL ? NULL : PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
+    if (capsule == NULL && managed != NULL)
         give_back(managed, versioned);
     return capsule;
 }
@@ -122,29 +126,8 @@ void dlpack_give_back(struct input *input)
     input->managed = NULL;
 }
 
-int dlpack_take(PyObject *capsule, struct input *input)
+static int take(const cbd_dlpack_tensor *tensor, struct input *input)
 {
-    const cbd_dlpack_tensor *tensor;
-    if (PyCapsule_IsValid(capsule, VERSIONED)) {
-        cbd_dlpack_versioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
-        if (managed->major != 1) { /* the rest of the struct may mean anything */
-            PyErr_Format(PyExc_BufferError, "the tensor comes as DLPack %u.%u, expected 1.x", managed->major,
-                         managed->minor);
-            return -1;
-        }
-        input->versioned = true;
-        input->managed = managed;
-        tensor = &managed->tensor;
-        PyCapsule_SetName(capsule, "used_dltensor_versioned");
-    } else if (PyCapsule_IsValid(capsule, LEGACY)) {
-        cbd_dlpack_managed *managed = PyCapsule_GetPointer(capsule, LEGACY);
-        input->managed = managed;
-        tensor = &managed->tensor;
-        PyCapsule_SetName(capsule, "used_dltensor");
-    } else {
-        PyErr_SetString(PyExc_BufferError, "__dlpack__ returned no tensor that was not taken already");
-        return -1;
-    }
     if (tensor->ndim < 0 || tensor->ndim > INPUT_NDIM_MAX) {
         PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions, at most %d are possible", (int)tensor->ndim,
                      INPUT_NDIM_MAX);
@@ -152,6 +135,10 @@ int dlpack_take(PyObject *capsule, struct input *input)
     }
     if (tensor->lanes < 1 || tensor->lanes > 255) {
         PyErr_Format(PyExc_ValueError, "the tensor's type has %d lanes, expected 1 to 255", (int)tensor->lanes);
+        return -1;
+    }
+    if (tensor->ndim > 0 && tensor->shape == NULL) {
+        PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions and no shape", (int)tensor->ndim);
         return -1;
     }
     if (input_room(input, tensor->ndim) < 0)
@@ -173,4 +160,32 @@ int dlpack_take(PyObject *capsule, struct input *input)
         .device_id = (uint32_t)tensor->device_id,
     };
     return 0;
+}
+
+int dlpack_take_versioned(cbd_dlpack_versioned *managed, struct input *input)
+{
+    input->versioned = true;
+    input->managed = managed;
+    if (managed->major == 1)
+        return take(&managed->tensor, input);
+    /* the rest of the struct may mean anything */
+    PyErr_Format(PyExc_BufferError, "the tensor comes as DLPack %u.%u, expected 1.x", managed->major, managed->minor);
+    return -1;
+}
+
+int dlpack_take(PyObject *capsule, struct input *input)
+{
+    if (PyCapsule_IsValid(capsule, VERSIONED)) {
+        cbd_dlpack_versioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
+        PyCapsule_SetName(capsule, "used_dltensor_versioned");
+        return dlpack_take_versioned(managed, input);
+    }
+    if (PyCapsule_IsValid(capsule, LEGACY)) {
+        cbd_dlpack_managed *managed = PyCapsule_GetPointer(capsule, LEGACY);
+        PyCapsule_SetName(capsule, "used_dltensor");
+        input->managed = managed;
+        return take(&managed->tensor, input);
+    }
+    PyErr_SetString(PyExc_BufferError, "__dlpack__ returned no tensor that was not taken already");
+    return -1;
 }

@@ -209,7 +209,7 @@ PyMODINIT_FUNC PyInit__native(void)
             return NULL;
         }
     }
-    if (PyModule_AddStringConstant(module, "ABI_VERSION", cbd_abi_version()) < 0) {
+    if (exchange_offer() < 0 || PyModule_AddStringConstant(module, "ABI_VERSION", cbd_abi_version()) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -6,6 +6,7 @@
  *     lease.c    what keeps the bytes of a view: no Python inside       struct lease
  *     view.c     View: bytes with a shape; buffer protocol
  *     dlpack.c   View.__dlpack__ and __dlpack_device__
+ *     exchange.c the same by DLPack's table of C functions, out and in
  *     stage.c    Stage: connecting, waiting, floors, strings
  *     write.c    Stage: writing, publishing, sealing, declaring
  *     filter.c   Stage: queries by filter, lists, paths as tokens
@@ -149,9 +150,8 @@ struct staging {
 
 struct lease {
     _Atomic uint32_t refs;
-    cbd_pin *pin;            /* one of these three */
-    struct staging *staging;
-    void *memory;
+    void (*release)(void *kept); /* called once, at the end, on any thread */
+    void *kept;
 };
 
 struct hold *hold_new(cbd_session *session);
@@ -165,10 +165,12 @@ struct lease *lease_of_pin(cbd_pin *pin);
 /* Of a group that was lent (cbd_group_lend), until the lease ends. */
 struct lease *lease_of_staging(struct staging *staging);
 struct lease *lease_of_memory(void *memory); /* takes malloc'd memory, also when it fails */
+/* Of a tensor that another library made; takes it where it does not fail. */
+struct lease *lease_of_managed(cbd_dlpack_versioned *managed);
 void lease_retain(struct lease *lease);
 void lease_drop(struct lease *lease);
 
-/* ---- views (view.c, dlpack.c) -------------------------------------------------------- */
+/* ---- views (view.c, dlpack.c, exchange.c) -------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -206,9 +208,19 @@ PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
 /* A capsule that promises nothing about who writes: for consumers that know no read-only tensors. */
 PyObject *view_capsule_writable(View *view);
 
+/* The view's tensor, lent, or with CBD_DLPACK_COPY copied. NULL with an exception. */
+void *view_export(const View *view, bool versioned, uint32_t flags);
+
 /* Takes a capsule of any version; fills the tensor. */
 int dlpack_take(PyObject *capsule, struct input *input);
+/* The same of a tensor without a capsule, which is the input's from here on, also where it fails. */
+int dlpack_take_versioned(cbd_dlpack_versioned *managed, struct input *input);
 void dlpack_give_back(struct input *input);
+
+/* Sets View.__dlpack_c_exchange_api__. */
+int exchange_offer(void);
+/* Takes the tensor of an object whose type offers the table: 1 done, 0 it does not offer it, -1 with an exception. */
+int exchange_take(PyObject *from, struct input *input);
 
 /* ---- the handles ------------------------------------------------------------------------ */
 

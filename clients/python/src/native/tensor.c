@@ -237,6 +237,8 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
     int result;
     if (PyObject_CheckBuffer(from))
         result = from_buffer(input, from);
+    else if ((result = exchange_take(from, input)) != 0)
+        result = result < 0 ? -1 : 0;
     else if (PyObject_HasAttrString(from, "__dlpack__") && PyObject_HasAttrString(from, "__dlpack_device__"))
         result = from_dlpack(input, from);
     else
