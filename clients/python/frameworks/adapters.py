@@ -53,10 +53,10 @@ class Framework:
 
     modules: tuple[str, ...] = ()
 
-    def made(self, raw: np.ndarray, dtype: str) -> Any:
-        """An array of the framework's own, row-major."""
+    def made(self, raw: np.ndarray, dtype: str, strided: bool = False) -> Any:
+        """An array of the framework's own, row-major or not."""
         try:
-            return self.make(raw, dtype)
+            return (self.strided if strided else self.make)(raw, dtype)
         except Exception as error:
             raise Absent(f"cannot be made: {type(error).__name__}: {error}") from error
 
@@ -67,7 +67,7 @@ class Framework:
         """The same values, of which every second row was left out of a larger array."""
         wide = np.repeat(raw, 2, axis=0)
         wide[1::2] = 1
-        return self.made(wide, dtype)[::2]
+        return self.make(wide, dtype)[::2]
 
     def frozen(self, array: Any) -> Any:
         """The same array, read-only. Those of most frameworks are never, or always."""
@@ -186,7 +186,9 @@ class Jax(Framework):
         return self.jax.dlpack.from_dlpack(producer)
 
     def plain_read(self, view: Any) -> Any:
-        return self.jax.numpy.asarray(np.asarray(view))
+        return self.jax.device_put(np.asarray(view), may_alias=True)
+
+    plain_map = plain_read
 
     def address(self, array: Any) -> int:
         return array.unsafe_buffer_pointer()
@@ -211,7 +213,8 @@ class Warp(Framework):
         return self.warp.from_dlpack(producer)
 
     def plain_read(self, view: Any) -> Any:
-        return self.warp.from_numpy(np.asarray(view), device="cpu")
+        """With a dtype, since Warp makes vectors and matrices of small last dimensions otherwise."""
+        return self.warp.from_numpy(np.asarray(view), dtype=getattr(self.warp, view.dtype.name), device="cpu")
 
     def address(self, array: Any) -> int:
         return array.ptr
@@ -240,7 +243,9 @@ class Torch(Framework):
         self.torch = torch
 
     def make(self, raw: np.ndarray, dtype: str) -> Any:
-        return self.torch.from_numpy(raw.copy()).view(getattr(self.torch, dtype)).squeeze(-1)
+        array = self.torch.empty(raw.shape[:-1], dtype=getattr(self.torch, dtype))
+        ctypes.memmove(array.data_ptr(), raw.tobytes(), raw.nbytes)
+        return array
 
     def strided(self, raw: np.ndarray, dtype: str) -> Any:
         """Also column-major."""
@@ -262,7 +267,9 @@ class Torch(Framework):
         return array.data_ptr()
 
     def raw(self, array: Any) -> np.ndarray:
-        return array.contiguous().unsqueeze(-1).view(self.torch.uint8).numpy().copy()
+        array = array.contiguous()
+        data = ctypes.string_at(array.data_ptr(), array.nbytes) if array.nbytes else b""
+        return np.frombuffer(data, np.uint8).reshape(*array.shape, array.itemsize)
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")

@@ -34,7 +34,8 @@ OUTCOMES = {
     "absent": "the framework has no such door, type or shape",
 }
 PLAIN = {"value", "view", "shared"}  # need no reason
-BITS = ":bits"  # behind an outcome: as unsigned integers of the same width
+# Behind an outcome: as unsigned integers of the same width; one value of no dimensions as an array of shape (1,).
+BITS, ONE = ":bits", ":1-d"
 
 
 class Cell(NamedTuple):
@@ -84,7 +85,7 @@ def rules(text: str) -> dict[str, list[Rule]]:
         if framework is None or len(fields) not in (5, 6):
             raise ValueError(f"line {number}: expected direction | door | dtype | shape | outcome | why, not {line!r}")
         rule = Rule(number, tuple(tuple(f.split(",")) for f in fields[:4]), fields[4], "".join(fields[5:]))
-        if not rule.why and rule.outcome.removesuffix(BITS) not in PLAIN:
+        if not rule.why and rule.outcome.split(":")[0] not in PLAIN:
             raise ValueError(f"line {number}: {rule.outcome} needs a reason")
         framework.append(rule)
     return found

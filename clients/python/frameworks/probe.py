@@ -18,7 +18,7 @@ import callboard as cb
 import numpy as np
 from adapters import FRAMEWORKS, Absent, Framework
 from capsules import IS_COPIED, READ_ONLY, Producer, capsule_by_exchange, check_export, exchange_of
-from matrix import BITS, CELLS, DOORS, Cell
+from matrix import BITS, CELLS, DOORS, ONE, Cell
 
 ROWS = {
     "0-d": (),
@@ -85,10 +85,7 @@ class Probe:
     def into(self, cell: Cell) -> str:
         framework = self.framework
         expected = values(cell.dtype, ROWS[cell.shape], DOORS["in"].index(cell.door))
-        if cell.shape == "strided":
-            array = framework.strided(expected, cell.dtype)
-        else:
-            array = framework.made(expected, cell.dtype)
+        array = framework.made(expected, cell.dtype, cell.shape == "strided")
         if cell.shape == "read-only":
             array = framework.frozen(array)
         dtype = framework.dtype(array)
@@ -128,9 +125,10 @@ class Probe:
     def compare(self, cell: Cell, array: Any, view: cb.View, expected: np.ndarray) -> str:
         framework = self.framework
         has = framework.raw(array)
-        assert has.shape == expected.shape, f"shape {has.shape[:-1]}, expected {expected.shape[:-1]}"
+        one = view.ndim == 0 and has.shape[:-1] == (1,)
+        assert one or has.shape == expected.shape, f"shape {has.shape[:-1]}, expected {expected.shape[:-1]}"
         assert has.tobytes() == expected.tobytes(), f"values {has.tolist()}, expected {expected.tolist()}"
-        end = suffix(framework.dtype(array), cell)
+        end = suffix(framework.dtype(array), cell) + (ONE if one else "")
         if not view.nbytes:
             return "value" + end
         if framework.address(array) != np.asarray(view).ctypes.data:

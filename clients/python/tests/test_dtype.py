@@ -5,6 +5,7 @@ from __future__ import annotations
 import callboard as cb
 import numpy as np
 import pytest
+from callboard import _types
 
 SCALARS = {
     "bool": (6, 8),
@@ -97,6 +98,15 @@ def test_lanes_have_bounds() -> None:
     for text in ("float32x0", "float32x256"):
         with pytest.raises(ValueError, match="lanes"):
             cb.dtype(text)
+
+
+@pytest.mark.parametrize("name", _types._SCALARS)
+def test_every_name_with_lanes_means_what_it_was_made_from(name: str) -> None:
+    """complex64x3 has two x, and float8_e8m0fnux3 a letter in front of it"""
+    for lanes in (1, 2, 255):
+        made = cb.DType(*_types._SCALARS[name], lanes)
+        assert made.name == (name if lanes == 1 else f"{name}x{lanes}")
+        assert cb.dtype(made.name) == made
 
 
 @pytest.mark.parametrize("lanes", [0, 256, 65535])

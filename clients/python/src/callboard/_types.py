@@ -157,7 +157,9 @@ def dtype(spec: Any, lanes: int = 1) -> DType:
         return spec if lanes == 1 else _with_lanes(spec.code, spec.bits, spec.lanes, lanes)
     own = 1
     if isinstance(spec, str):
-        text, _, width = spec.partition("x") if re.search(r"\dx\d+$|^boolx\d+$", spec) else (spec, "", "")
+        text, width = spec, ""
+        if match := re.fullmatch(r"(.+)(?<!comple)x(\d+)", spec):
+            text, width = match.groups()
         own = int(width) if width else 1
         if width and not 1 <= own <= 255:
             raise ValueError(f"{spec!r} has {own} lanes, expected 1 to 255")
