@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
-import os
-import subprocess
 import sys
-import sysconfig
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +11,7 @@ import callboard as cb
 import numpy as np
 import pytest
 import tvm_ffi
+from conftest import compiled
 from tvm_ffi.core import DLTensorTestWrapper
 
 GOOD, RAISES, GIVES_NOTHING = range(3)
@@ -23,17 +19,9 @@ GOOD, RAISES, GIVES_NOTHING = range(3)
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """exchange_driver.c, compiled against the standard's own header."""
-    built = tmp_path_factory.mktemp("driver") / "exchange_driver.so"
-    source = Path(__file__).with_name("exchange_driver.c")
-    include = [f"-I{sysconfig.get_paths()['include']}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
-    compiler = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([*compiler, *include, source, "-o", built], check=True, timeout=120)
-    spec = importlib.util.spec_from_file_location("exchange_driver", built)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """exchange_driver.c, against the standard's own header."""
+    include = f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"
+    return compiled("exchange_driver", tmp_path_factory.mktemp("driver"), include)
 
 
 def pinned(stage: cb.Stage) -> int:

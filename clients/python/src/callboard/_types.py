@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from . import _abi
@@ -128,11 +129,12 @@ class DType(_Fields):
 
     @property
     def numpy(self) -> Any:
-        """The numpy.dtype of one lane; types that NumPy does not have are unsigned integers of their width."""
-        import numpy
+        """The numpy.dtype of one lane.
 
-        opaque = self.code == _BFLOAT or self.code > _BOOL
-        return numpy.dtype(f"uint{self.bits}" if opaque else _NAMES[self.code, self.bits])
+        bfloat16 and float8, which NumPy does not have, are ml_dtypes' types where that package is installed, else
+        unsigned integers of their width. Raises ImportError without NumPy.
+        """
+        return _numpy_dtype(self.code, self.bits)
 
     def __str__(self) -> str:
         return self.name
@@ -141,12 +143,26 @@ class DType(_Fields):
         return f"callboard.dtype('{self.name}')"
 
 
+@cache
+def _numpy_dtype(code: int, bits: int) -> Any:
+    import numpy
+
+    name = _NAMES[code, bits]
+    if code != _BFLOAT and code <= _BOOL:
+        return numpy.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return numpy.dtype(f"uint{bits}")
+    return numpy.dtype(getattr(ml_dtypes, name, f"uint{bits}"))  # an old release lacks some
+
+
 def dtype(spec: Any, lanes: int = 1) -> DType:
     """The element type that `spec` names.
 
     Accepts "float32x3" (the number behind the x is lanes), NumPy's names and short codes ("float32", "f4", "<f4"),
-    numpy.dtype objects and scalar classes, Python's bool, int, float and complex, and DType. `lanes` is the width
-    where spec does not say one.
+    numpy.dtype objects and scalar classes, ml_dtypes' too, Python's bool, int, float and complex, and DType. `lanes`
+    is the width where spec does not say one.
 
     Raises ValueError for types that cannot be exchanged (structured, object, strings, dates, big-endian, None) and
     for lanes outside 1 to 255; TypeError for lanes that are no integer.
@@ -157,13 +173,11 @@ def dtype(spec: Any, lanes: int = 1) -> DType:
         return spec if lanes == 1 else _with_lanes(spec.code, spec.bits, spec.lanes, lanes)
     own = 1
     if isinstance(spec, str):
-        text, width = spec, ""
-        if match := re.fullmatch(r"(.+)(?<!comple)x(\d+)", spec):
-            text, width = match.groups()
-        own = int(width) if width else 1
-        if width and not 1 <= own <= 255:
-            raise ValueError(f"{spec!r} has {own} lanes, expected 1 to 255")
-        scalar = _scalar_of_text(text)
+        scalar = _scalar_of_text(spec)
+        if scalar is None and (laned := re.fullmatch(r"(.+)x(\d+)", spec)):
+            scalar, own = _scalar_of_text(laned[1]), int(laned[2])
+            if scalar is not None and not 1 <= own <= 255:
+                raise ValueError(f"{spec!r} has {own} lanes, expected 1 to 255")
     elif isinstance(spec, type) and spec in _CLASSES:
         scalar = _SCALARS[_CLASSES[spec]]
     else:

@@ -87,6 +87,12 @@ const char *convert_text(PyObject *from, const char *argument);
 /* One of the words, or its place among them as an integer. */
 int convert_word(PyObject *from, const char *argument, const char *const *words, uint32_t *to);
 
+/* Types that NumPy lacks and the struct module has no letter for: bfloat16 and float8 (field report G10). */
+static inline bool is_opaque(uint8_t code)
+{
+    return code == CBD_DTYPE_BFLOAT || code > CBD_DTYPE_BOOL;
+}
+
 PyObject *dtype_object(unsigned code, unsigned bits, unsigned lanes);
 PyObject *semantic_object(uint32_t semantic);
 PyObject *shape_object(const void *shape, int64_t ndim); /* of 64-bit extents */
@@ -119,7 +125,8 @@ struct input {
     bool has_buffer;
     void *managed; /* of DLPack */
     bool versioned;
-    void *copy;
+    void *gathered;     /* a copy of the buffer, row-major */
+    cbd_tensor *folded; /* a copy whose trailing dimensions became lanes */
 };
 
 /* Room for so many dimensions. 0, or -1 with an exception. */
@@ -194,7 +201,8 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
                const int64_t *shape);
 /* A view of a private copy of n numbers, as an array (see view_array). */
 PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits);
-/* The NumPy array over the view, or the view itself without NumPy. Takes the view; NULL is passed on. */
+/* The NumPy array over the view, or the view itself without NumPy. Takes the view; NULL is passed on. What NumPy lacks
+ * is of ml_dtypes' types, or without that package shows its bits. */
 PyObject *view_array(View *view);
 /* The same bytes with one dimension; takes the view. */
 View *view_flat(View *view);

@@ -408,12 +408,13 @@ static const cbd_group *group_with(PyObject *self, Py_ssize_t index)
 
 static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"i", "flat", NULL};
+    static char *names[] = {"i", "flat", "readonly", NULL};
     Py_ssize_t index = 0;
-    int flat = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || group_with(self, index) == NULL)
+    int flat = 0, readonly = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$pp:array", names, &index, &flat, &readonly) ||
+        group_with(self, index) == NULL)
         return NULL;
-    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, index, false, false);
+    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, index, readonly != 0, false);
     return view_array(flat ? view_flat(view) : view);
 }
 
@@ -534,10 +535,13 @@ static PyGetSetDef group_getset[] = {
 
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
-     "array(i=0, *, flat=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, *row_shape[, lanes]);\n"
-     "flat: one dimension. Without NumPy a View. One that is kept past the end makes the broker copy (rule M1)."},
+     "array(i=0, *, flat=False, readonly=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, "
+     "*row_shape[, lanes]), of kind array\n(n[, lanes]); flat: one dimension; readonly: to look at what is there. Without NumPy "
+     "a View. One that is kept\npast the end makes the broker copy (rule M1). Nothing looks at what is filled in: bool is 0 or "
+     "1.\nRaises IndexError for a tensor that does not exist, InvalidHandle after the group was handed back."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "dlpack(i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes."},
+     "dlpack(i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes; readonly: one that must "
+     "not write. Raises as array."},
     {"unmap", (PyCFunction)(void (*)(void))group_unmap, METH_VARARGS | METH_KEYWORDS,
      "unmap(*, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
      "group that was claimed the Op fails with InvalidHandle when the session was aborted meanwhile, and with FloorViolation\n"

@@ -21,33 +21,42 @@ static int refuse_elements(PyObject *from, const char *format)
     return -1;
 }
 
+/* The letters of the struct module that have a type here, and the bytes that they stand for, natively and by the
+ * standard: 0, none. F and D are complex, which NumPy writes as Zf and Zd. */
+static const struct letter {
+    char letter;
+    uint8_t code, native, standard;
+} letters[] = {
+    {'?', CBD_DTYPE_BOOL, 1, 1},  {'b', CBD_DTYPE_INT, 1, 1},   {'h', CBD_DTYPE_INT, 2, 2},      {'i', CBD_DTYPE_INT, 4, 4},
+    {'l', CBD_DTYPE_INT, 8, 4},   {'q', CBD_DTYPE_INT, 8, 8},   {'n', CBD_DTYPE_INT, 8, 0},      {'B', CBD_DTYPE_UINT, 1, 1},
+    {'c', CBD_DTYPE_UINT, 1, 1},  {'H', CBD_DTYPE_UINT, 2, 2},  {'I', CBD_DTYPE_UINT, 4, 4},     {'L', CBD_DTYPE_UINT, 8, 4},
+    {'Q', CBD_DTYPE_UINT, 8, 8},  {'N', CBD_DTYPE_UINT, 8, 0},  {'e', CBD_DTYPE_FLOAT, 2, 2},    {'f', CBD_DTYPE_FLOAT, 4, 4},
+    {'d', CBD_DTYPE_FLOAT, 8, 8}, {'F', CBD_DTYPE_COMPLEX, 8, 8}, {'D', CBD_DTYPE_COMPLEX, 16, 16},
+};
+
+static const struct letter *letter_of(const char *text)
+{
+    char letter = text[0] != 'Z' ? text[0] : text[1] == 'f' ? 'F' : text[1] == 'd' ? 'D' : 0;
+    if (letter == 0 || text[text[0] == 'Z' ? 2 : 1] != 0)
+        return NULL; /* several fields, or padding */
+    for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++)
+        if (letters[i].letter == letter)
+            return &letters[i];
+    return NULL;
+}
+
 /* The element type of a buffer, from the struct module's notation. */
 static int format_of(PyObject *from, const Py_buffer *buffer, cbd_tensor *tensor)
 {
-    const char *format = buffer->format == NULL ? "B" : buffer->format, *at = format;
-    if (*at == '>' || *at == '!') {
+    const char *format = buffer->format == NULL ? "B" : buffer->format;
+    const struct letter *letter = letter_of(format + (strchr("@=<>!^", format[0]) != NULL && format[0] != 0));
+    if (letter == NULL || (buffer->itemsize != letter->native && buffer->itemsize != letter->standard))
+        return refuse_elements(from, format);
+    if ((format[0] == '>' || format[0] == '!') && buffer->itemsize > 1) {
         PyErr_Format(PyExc_ValueError, "the array is big-endian (%s); convert it to native order first", format);
         return -1;
     }
-    if (*at == '@' || *at == '=' || *at == '<' || *at == '^')
-        at++;
-    bool complex = *at == 'Z';
-    if (complex)
-        at++;
-    int code = -1;
-    if (complex)
-        code = *at == 'f' || *at == 'd' ? CBD_DTYPE_COMPLEX : -1;
-    else if (*at != 0 && strchr("bhilqn", *at) != NULL)
-        code = CBD_DTYPE_INT;
-    else if (*at != 0 && strchr("BHILQNc", *at) != NULL)
-        code = CBD_DTYPE_UINT;
-    else if (*at != 0 && strchr("efd", *at) != NULL)
-        code = CBD_DTYPE_FLOAT;
-    else if (*at == '?')
-        code = CBD_DTYPE_BOOL;
-    if (code < 0 || at[1] != 0 || buffer->itemsize < 1 || buffer->itemsize > 16)
-        return refuse_elements(from, format);
-    tensor->code = (uint8_t)code;
+    tensor->code = letter->code;
     tensor->bits = (uint8_t)(buffer->itemsize * 8);
     tensor->lanes = 1;
     return 0;
@@ -72,47 +81,88 @@ int input_room(struct input *input, int ndim)
     return 0;
 }
 
+static int from_buffer(struct input *input, PyObject *from);
+static int from_dlpack(struct input *input, PyObject *from);
+
+/* What gave no buffer, for a reason that is set: for want of a format, which bfloat16 and float8 lack, and dates. The
+ * first come by DLPack, or from NumPy, which cannot, as their bits. Sets the exception anew where it knows more. */
+static int from_formatless(struct input *input, PyObject *from)
+{
+    PyObject *type, *value, *traceback;
+    uint8_t code = 0, bits = 0;
+    uint16_t lanes;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *dtype = PyObject_GetAttrString(from, "dtype");
+    int known = dtype == NULL ? -1 : convert_dtype(dtype, &code, &bits, &lanes);
+    bool other = dtype == NULL || (known == 0 && !is_opaque(code));
+    Py_XDECREF(dtype);
+    if (other) { /* it was something else */
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    if (known < 0)
+        return refuse_elements(from, "?");
+    if (!PyObject_HasAttrString(from, "__array_interface__"))
+        return from_dlpack(input, from);
+    PyObject *integers = PyObject_CallMethod(from, "view", "s", bits == 8 ? "u1" : "u2");
+    int result = integers == NULL ? -1 : from_buffer(input, integers);
+    Py_XDECREF(integers); /* the buffer keeps it */
+    input->tensor.code = code;
+    return result;
+}
+
+/* Rows of pointers, and steps that are not whole elements: a field of packed records. */
+static bool must_be_gathered(const Py_buffer *buffer)
+{
+    for (int i = 0; i < buffer->ndim; i++)
+        if ((buffer->suboffsets != NULL && buffer->suboffsets[i] >= 0) ||
+            (buffer->strides != NULL && buffer->strides[i] % buffer->itemsize != 0))
+            return true;
+    return false;
+}
+
 static int from_buffer(struct input *input, PyObject *from)
 {
     if (is_date(from))
         return refuse_elements(from, "B");
-    if (PyObject_GetBuffer(from, &input->buffer, PyBUF_RECORDS_RO) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_ValueError) && PyObject_HasAttrString(from, "dtype"))
-            return refuse_elements(from, "?"); /* dates and times have no format */
-        return -1;
-    }
+    bool is_view = PyObject_TypeCheck(from, &View_Type); /* it knows more than a format can say */
+    if (PyObject_GetBuffer(from, &input->buffer, is_view ? PyBUF_STRIDED_RO : PyBUF_FULL_RO) < 0)
+        return from_formatless(input, from);
     input->has_buffer = true;
     Py_buffer *buffer = &input->buffer;
     cbd_tensor *tensor = &input->tensor;
-    if (format_of(from, buffer, tensor) < 0)
+    if (is_view)
+        *tensor = (cbd_tensor){.code = ((View *)from)->code, .bits = ((View *)from)->bits, .lanes = 1};
+    else if (format_of(from, buffer, tensor) < 0)
         return -1;
-    if (PyObject_TypeCheck(from, &View_Type)) /* it knows more than its format can say */
-        tensor->code = ((View *)from)->code;
+    if (buffer->ndim > 0 && buffer->shape == NULL) {
+        PyErr_Format(PyExc_BufferError, "the buffer has %d dimensions and no shape", buffer->ndim);
+        return -1;
+    }
     if (input_room(input, buffer->ndim) < 0)
         return -1;
     tensor->data = buffer->buf;
     tensor->ndim = buffer->ndim;
     tensor->shape = input->shape;
-    tensor->strides = input->strides;
-    bool whole = true; /* strides are whole elements */
+    tensor->strides = buffer->strides == NULL ? NULL : input->strides; /* of ctypes there are none, though asked for */
     for (int i = 0; i < buffer->ndim; i++) {
         input->shape[i] = buffer->shape[i];
-        input->strides[i] = buffer->strides[i] / buffer->itemsize;
-        if (buffer->strides[i] % buffer->itemsize != 0)
-            whole = false;
+        if (buffer->strides != NULL)
+            input->strides[i] = buffer->strides[i] / buffer->itemsize;
     }
-    if (!whole) { /* a field of packed records: made compact here */
-        input->copy = PyMem_Malloc(buffer->len > 0 ? (size_t)buffer->len : 1);
-        if (input->copy == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        if (PyBuffer_ToContiguous(input->copy, buffer, buffer->len, 'C') < 0)
-            return -1;
-        tensor->data = input->copy;
-        tensor->strides = NULL;
+    if (!must_be_gathered(buffer))
+        return 0;
+    input->gathered = PyMem_Malloc(buffer->len > 0 ? (size_t)buffer->len : 1);
+    if (input->gathered == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
-    return 0;
+    tensor->data = input->gathered;
+    tensor->strides = NULL;
+    return PyBuffer_ToContiguous(input->gathered, buffer, buffer->len, 'C');
 }
 
 static int from_dlpack(struct input *input, PyObject *from)
@@ -207,8 +257,7 @@ static int apply_dtype(cbd_tensor *tensor, PyObject *dtype)
     uint16_t lanes;
     if (convert_dtype(dtype, &code, &bits, &lanes) < 0)
         return -1;
-    bool opaque = code == CBD_DTYPE_BFLOAT || code > CBD_DTYPE_BOOL;
-    if (bits != tensor->bits || (code != tensor->code && !(opaque && tensor->code == CBD_DTYPE_UINT))) {
+    if (bits != tensor->bits || (code != tensor->code && !(is_opaque(code) && tensor->code == CBD_DTYPE_UINT))) {
         PyObject *has = dtype_object(tensor->code, tensor->bits, tensor->lanes);
         PyErr_Format(PyExc_ValueError, "dtype is %S, the data is %S; nothing is converted", dtype, has);
         Py_XDECREF(has);
@@ -232,7 +281,8 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
     memset(&input->tensor, 0, sizeof input->tensor);
     input->shape = input->few;
     input->has_buffer = input->versioned = false;
-    input->managed = input->copy = NULL;
+    input->managed = input->gathered = NULL;
+    input->folded = NULL;
 
     int result;
     if (PyObject_CheckBuffer(from))
@@ -252,23 +302,11 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 
 /* ---- elements of an array attribute --------------------------------------------------- */
 
-/* Row-major, from dimension `at` on. */
-static char *copy_compact(char *to, const char *from, const cbd_tensor *tensor, int32_t at, int64_t item)
-{
-    if (at == tensor->ndim) {
-        memcpy(to, from, (size_t)item);
-        return to + item;
-    }
-    for (int64_t i = 0; i < tensor->shape[at]; i++)
-        to = copy_compact(to, from + i * tensor->strides[at] * item, tensor, at + 1, item);
-    return to;
-}
-
 /* Makes lanes of the trailing dimensions, in place where they lie compact. */
 static int fold_lanes(struct input *input, uint16_t lanes)
 {
     cbd_tensor *tensor = &input->tensor;
-    int64_t folded = tensor->lanes, item = tensor->bits / 8 * (int64_t)tensor->lanes, count = 1;
+    int64_t folded = tensor->lanes;
     int32_t kept = tensor->ndim;
     bool compact = true;
     if (tensor->lanes == lanes)
@@ -279,20 +317,17 @@ static int fold_lanes(struct input *input, uint16_t lanes)
         folded *= tensor->shape[kept - 1];
     }
     int64_t by = folded / tensor->lanes;
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        count *= tensor->shape[i];
-        if (i < kept && tensor->strides != NULL && tensor->strides[i] % by != 0)
+    for (int32_t i = 0; i < kept && tensor->strides != NULL; i++)
+        if (tensor->strides[i] % by != 0)
             compact = false;
-    }
-    if (!compact && count > 0) {
-        void *copy = PyMem_Malloc((size_t)(count * item));
-        if (copy == NULL) {
-            PyErr_NoMemory();
+    if (!compact) {
+        cbd_error error;
+        cbd_status status = cbd_tensor_copy(tensor, &input->folded, &error);
+        if (status != CBD_STATUS_OK) {
+            raise_error(status, &error);
             return -1;
         }
-        copy_compact(copy, tensor->data, tensor, 0, item);
-        PyMem_Free(input->copy);
-        tensor->data = input->copy = copy;
+        tensor->data = input->folded->data;
         tensor->strides = NULL;
     }
     for (int32_t i = 0; i < kept && tensor->strides != NULL; i++)
@@ -329,11 +364,13 @@ void input_close(struct input *input)
         PyBuffer_Release(&input->buffer);
     if (input->managed != NULL)
         dlpack_give_back(input);
-    PyMem_Free(input->copy);
+    PyMem_Free(input->gathered);
+    cbd_tensor_free(input->folded);
     if (input->shape != input->few)
         PyMem_Free(input->shape);
     input->shape = input->few;
     input->has_buffer = false;
-    input->copy = NULL;
+    input->gathered = NULL;
+    input->folded = NULL;
     PyErr_Restore(type, value, traceback);
 }
