@@ -17,7 +17,6 @@ from capsules import (
     is_versioned,
     managed_by_exchange,
     object_by_exchange,
-    tensor_of,
 )
 
 
@@ -214,7 +213,7 @@ class Warp(Framework):
 
     def plain_read(self, view: Any) -> Any:
         """With a dtype, since Warp makes vectors and matrices of small last dimensions otherwise."""
-        return self.warp.from_numpy(np.asarray(view), dtype=getattr(self.warp, view.dtype.name), device="cpu")
+        return self.warp.from_numpy(np.asarray(view), dtype=getattr(self.warp, view.dtype.name, None), device="cpu")
 
     def address(self, array: Any) -> int:
         return array.ptr
@@ -306,7 +305,7 @@ class TensorFlow(Framework):
     plain_map = plain_read
 
     def address(self, array: Any) -> int:
-        return tensor_of(array.__dlpack__())[0].data
+        return np.frombuffer(array, np.uint8).ctypes.data  # float8 has no capsule
 
     def raw(self, array: Any) -> np.ndarray:
         return raw_of(array.numpy())

@@ -97,7 +97,7 @@ class Probe:
         self.write(name, cell, array, None if dtype == cell.dtype else cell.dtype)
         view = self.view(name, cell)
         assert view.shape == ROWS[cell.shape], f"shape {view.shape}, expected {ROWS[cell.shape]}"
-        assert bytes(view) == expected.tobytes(), "other values"
+        assert raw_bytes(view) == expected.tobytes(), "other values"
         return "value" + suffix(dtype, cell)
 
     # ---- out -----------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Probe:
                 view = group = array = None
         if not sealed:
             self.seal(name)
-        assert bytes(self.view(name, cell)) == expected.tobytes(), "what was filled does not arrive"
+        assert raw_bytes(self.view(name, cell)) == expected.tobytes(), "what was filled does not arrive"
         return outcome
 
     def try_cell(self, cell: Cell) -> tuple[str, str]:
@@ -197,6 +197,11 @@ class Probe:
             return f"wrong: {wrong}", ""
         except Exception as error:
             return type(error).__name__, str(error)
+
+
+def raw_bytes(view: cb.View) -> bytes:
+    """No buffer says bfloat16 or float8: their bits are integers."""
+    return bytes(view.bits if view.dtype.name.startswith(("bfloat", "float8")) else view)
 
 
 def typed_for_callboard(raw: np.ndarray, dtype: str) -> np.ndarray:
