@@ -61,7 +61,11 @@ class Rule(NamedTuple):
     line: int
     patterns: tuple[tuple[str, ...], ...]
     outcome: str
+    words: str  # of an exception, or of what is absent
     why: str
+
+    def met(self, outcome: str, said: str) -> bool:
+        return outcome == self.outcome and self.words in said
 
     def fits(self, cell: Cell) -> bool:
         return all(
@@ -84,9 +88,12 @@ def rules(text: str) -> dict[str, list[Rule]]:
         fields = [field.strip() for field in line.split("|")]
         if framework is None or len(fields) not in (5, 6):
             raise ValueError(f"line {number}: expected direction | door | dtype | shape | outcome | why, not {line!r}")
-        rule = Rule(number, tuple(tuple(f.split(",")) for f in fields[:4]), fields[4], "".join(fields[5:]))
-        if not rule.why and rule.outcome.split(":")[0] not in PLAIN:
-            raise ValueError(f"line {number}: {rule.outcome} needs a reason")
+        outcome, _, words = fields[4].partition(": ")
+        rule = Rule(number, tuple(tuple(f.split(",")) for f in fields[:4]), outcome, words, "".join(fields[5:]))
+        if not rule.why and outcome.split(":")[0] not in PLAIN:
+            raise ValueError(f"line {number}: {outcome} needs a reason")
+        if not words and (outcome.endswith("Error") or outcome == "absent"):
+            raise ValueError(f"line {number}: {outcome} needs words of its text")
         framework.append(rule)
     return found
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import platform
 import sys
 from typing import Any
 
@@ -219,7 +218,7 @@ def suffix(dtype: str, cell: Cell) -> str:
 
 def main(name: str) -> None:
     framework = FRAMEWORKS[name]()
-    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    versions = {"numpy": np.__version__}
     for module in framework.modules:
         try:
             versions[module] = importlib.import_module(module).__version__

@@ -42,7 +42,9 @@ def differences(wrong: list[Cell], cells: dict[Cell, tuple[str, str]], expected:
     """Cells that differ in the same way are told together, with what one of them said."""
     together: dict[tuple[str, ...], list[Cell]] = {}
     for cell in wrong:
-        way = f"{cells[cell][0]}, expected {expected[cell].outcome} by line {expected[cell].line}"
+        rule = expected[cell]
+        words = f" with {rule.words!r}" if rule.words else ""
+        way = f"{cells[cell][0]}, expected {rule.outcome}{words} by line {rule.line}"
         together.setdefault((cell.direction, cell.door, way), []).append(cell)
     lines = []
     for (direction, door, way), found in together.items():
@@ -80,7 +82,7 @@ def test_every_cell_comes_out_as_expected(
     expected = matrix.expected(framework)
     versions, cells = run(framework, new_broker())
     assert set(cells) == set(CELLS), f"cells without an outcome: {sorted(set(CELLS) - set(cells))[:5]}"
-    wrong = [cell for cell in CELLS if cells[cell][0] != expected[cell].outcome]
+    wrong = [cell for cell in CELLS if not expected[cell].met(*cells[cell])]
     assert not wrong, f"{len(wrong)} of {len(CELLS)} cells came out otherwise:\n{differences(wrong, cells, expected)}"
     has = sections(PAGE.read_text()) if PAGE.exists() else {"": ""}
     now = section(framework, versions, {cell: outcome for cell, (outcome, _) in cells.items()})
@@ -103,10 +105,17 @@ def test_the_expectations_cover_every_cell_and_every_rule_decides_one() -> None:
     [
         ("in | * | * | * | value", "no rule for"),
         ("* | * | * | * | value\nin | * | * | * | value", "lines .3. decide no cell"),
-        ("* | * | * | * | BufferError", "line 2: BufferError needs a reason"),
+        ("* | * | * | * | BufferError: words", "line 2: BufferError needs a reason"),
+        ("* | * | * | * | BufferError | Because.", "line 2: BufferError needs words"),
         ("* | * | * | * | view:bits\nnothing", "line 3: expected"),
     ],
-    ids=["cell without a rule", "rule that decides nothing", "error without a reason", "line without fields"],
+    ids=[
+        "cell without a rule",
+        "rule that decides nothing",
+        "error without a reason",
+        "error of any text",
+        "line without fields",
+    ],
 )
 def test_expectations_that_would_hide_a_cell_are_refused(text: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):

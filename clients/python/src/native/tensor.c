@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define ACCEPTED "accepted are bool, integers of 8 to 64 bits, float16 to float64, complex64 and complex128 in native order"
+#define ACCEPTED "accepted are bool, integers of 8 to 64 bits, float16 to float64, complex64, complex128, bfloat16 and float8, in native order"
 
 /* Sets the error for elements that have no type here; the array's own word for them, where it has one. */
 static int refuse_elements(PyObject *from, const char *format)
