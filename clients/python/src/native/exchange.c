@@ -58,7 +58,8 @@ static int allocate(const cbd_dlpack_tensor *like, cbd_dlpack_versioned **out, v
     cbd_status status = cbd_buffer_of_tensor(&tensor, 0, &buffer, &error); /* its size, and all that may be wrong with it */
     if (status == CBD_STATUS_OK) {
         uint64_t bytes = (buffer.length_bytes / ALIGNMENT + 1) * ALIGNMENT; /* never 0 */
-        void *memory = tensor.data = aligned_alloc(ALIGNMENT, bytes);
+        void *memory = aligned_alloc(ALIGNMENT, bytes);
+        tensor.data = memory;
         if (memory == NULL) {
             status = CBD_STATUS_OUT_OF_MEMORY;
             snprintf(error.text, sizeof error.text, "no memory for a tensor of %llu bytes", (unsigned long long)buffer.length_bytes);
@@ -77,7 +78,7 @@ static int allocate(const cbd_dlpack_tensor *like, cbd_dlpack_versioned **out, v
 static int from_object(void *object, cbd_dlpack_versioned **out)
 {
     *out = NULL;
-    if (!PyObject_TypeCheck((PyObject *)object, &View_Type)) {
+    if (!PyObject_TypeCheck((PyObject *)object, View_Type)) {
         PyErr_SetString(PyExc_TypeError, "the exchange table of callboard.View was called with another object");
         return -1;
     }
@@ -137,9 +138,8 @@ int exchange_offer(void)
     PyObject *capsule = PyCapsule_New(&ours, NAME, NULL);
     if (capsule == NULL)
         return -1;
-    int set = PyDict_SetItemString(View_Type.tp_dict, "__dlpack_c_exchange_api__", capsule);
+    int set = PyObject_SetAttrString((PyObject *)View_Type, "__dlpack_c_exchange_api__", capsule);
     Py_DECREF(capsule);
-    PyType_Modified(&View_Type);
     return set;
 }
 
@@ -164,7 +164,7 @@ int exchange_take(PyObject *from, struct input *input)
     cbd_dlpack_versioned *managed = NULL;
     if (table->from_object(from, &managed) != 0 || managed == NULL) {
         if (!PyErr_Occurred())
-            PyErr_Format(PyExc_BufferError, "the exchange table of %.100s gave neither a tensor nor an error", Py_TYPE(from)->tp_name);
+            PyErr_Format(PyExc_BufferError, "the exchange table of %R gave neither a tensor nor an error", Py_TYPE(from));
         return -1;
     }
     return dlpack_take_versioned(managed, input) < 0 ? -1 : 1;

@@ -1,6 +1,7 @@
 /* What the files of callboard._native share.
  *
- *     module.c   the module, numbers and errors of Python              struct native
+ *     module.c   the module and its errors                              struct native
+ *     python.c   what the limited API of Python lacks
  *     convert.c  arguments: integers, times, shapes, types, strings
  *     tensor.c   a tensor of the caller, by buffer protocol or DLPack   struct input
  *     lease.c    what keeps the bytes of a view: no Python inside       struct lease
@@ -32,6 +33,28 @@
 #include "callboard_python.h"
 
 #define TURN_NS 100000000ull /* rule R4's 100 ms: how long a wait goes on before signals are looked at */
+
+/* ---- Python (python.c) --------------------------------------------------------- */
+
+/* All of this directory keeps to the limited API, so that one wheel serves Python 3.11 and whatever comes; 3.10 compiles
+ * it with the full one. Here is what the limited one lacks. */
+
+#define BASE_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE)
+#define OBJECT_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION)
+
+/* For __weaklistoffset__ of a type with weak references. */
+#define WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
+
+/* The end of a dealloc: frees an object of one of our types. */
+void object_free(PyObject *self);
+/* The start of one: runs the type's finalizer, its tp_finalize. True: somebody has a reference now, and dealloc ends. */
+bool finalizer_revives(PyObject *self, destructor finalize);
+/* Takes `with` in the place of what was there. */
+void replace(PyObject **place, PyObject *with);
+/* Sets TypeError: "ARGUMENT must be EXPECTED, not the type of `got`". */
+void refuse_type(const char *argument, const char *expected, PyObject *got);
+/* Whether the type of the object has that name, without its module. */
+bool has_type_name(PyObject *object, const char *name);
 
 /* ---- the module and its errors (module.c) ---------------------------------- */
 
@@ -194,7 +217,8 @@ typedef struct {
     PyObject *weakrefs;
 } View;
 
-extern PyTypeObject View_Type;
+extern PyTypeObject *View_Type;
+extern PyType_Spec View_Spec;
 
 /* Takes the lease, also when it fails; NULL lease: no memory. Compact, row-major. */
 View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t code, uint8_t bits, int ndim,
@@ -256,8 +280,14 @@ typedef struct {
     bool done;
 } Op;
 
-extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
-    Snapshot_Type, Cursor_Type;
+/* Made of the specs when the module is. */
+extern PyTypeObject *Stage_Type, *Query_Type, *Op_Type, *MapSession_Type, *Group_Type, *Read_Type, *ReadGroup_Type,
+    *Snapshot_Type, *Cursor_Type;
+extern PyType_Spec Query_Spec, Op_Spec, MapSession_Spec, Group_Spec, Read_Spec, ReadGroup_Spec, Snapshot_Spec, Cursor_Spec;
+/* Of methods that stand in several files, joined here. NULL with an exception. */
+PyType_Spec *stage_spec(void);
+/* One list of methods; NULL with an exception. */
+PyMethodDef *joined(PyMethodDef *const lists[], size_t count);
 
 /* An attribute's name, from a string or a token (behaviour 270). Borrowed: valid as long as `from` and the stage live.
  * NULL with an exception. */

@@ -12,7 +12,7 @@ typedef struct {
 
 PyObject *read_new(cbd_read *read)
 {
-    Read *self = PyObject_New(Read, &Read_Type);
+    Read *self = PyObject_New(Read, Read_Type);
     if (self == NULL) {
         cbd_read_release(read);
         return NULL;
@@ -35,9 +35,9 @@ static void read_finalize(PyObject *self)
 
 static void read_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, read_finalize))
         return;
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *read_release(PyObject *self, PyObject *Py_UNUSED(args))
@@ -106,18 +106,18 @@ static PyMethodDef read_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Read_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Read",
-    .tp_doc = "The groups of one read, all of one epoch. Iterates over them; a context manager.",
-    .tp_basicsize = sizeof(Read),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = read_dealloc,
-    .tp_finalize = read_finalize,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = read_next,
-    .tp_methods = read_methods,
-    .tp_members = read_members,
+static PyType_Slot read_slots[] = {
+    {Py_tp_doc, "The groups of one read, all of one epoch. Iterates over them; a context manager."},
+    {Py_tp_dealloc, read_dealloc},
+    {Py_tp_finalize, read_finalize},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, read_next},
+    {Py_tp_methods, read_methods},
+    {Py_tp_members, read_members},
+    {0, NULL},
 };
+
+PyType_Spec Read_Spec = {.name = "callboard.Read", .basicsize = sizeof(Read), .flags = OBJECT_FLAGS, .slots = read_slots};
 
 /* ---- opening one ------------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
 /* Stage: connecting, what it tells about itself, waiting for the next epoch, strings. */
 #include "native.h"
 
+#include <structmember.h>
+
 /* Never without the GIL: a string from cbd_resolve is borrowed until the stage is
  * closed, and is copied with the GIL held. Closing waits for nobody. */
 static void close_stage(Stage *self)
@@ -66,7 +68,7 @@ static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keyword
             options.reattach_ns = UINT64_MAX - 1; /* for ever */
     }
 
-    Stage *self = (Stage *)type->tp_alloc(type, 0);
+    Stage *self = (Stage *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->closed = true;
@@ -96,14 +98,14 @@ static void stage_finalize(PyObject *self)
 
 static void stage_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, stage_finalize))
         return;
     Stage *stage = (Stage *)self;
     if (stage->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
     Py_XDECREF(stage->names);
     cbd_stage_release(stage->stage);
-    Py_TYPE(self)->tp_free(self);
+    object_free(self);
 }
 
 static PyObject *stage_close(PyObject *self, PyObject *args, PyObject *keywords)
@@ -351,7 +353,7 @@ static PyObject *stage_list_groups(PyObject *self, PyObject *attribute)
         if (item == NULL)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+            PyList_SetItem(list, (Py_ssize_t)i, item);
     }
     PyMem_Free(groups);
     return list;
@@ -429,15 +431,22 @@ static PyMethodDef stage_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Stage_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard._native.Stage",
-    .tp_doc = "A session with a stage; see callboard.Stage.",
-    .tp_basicsize = sizeof(Stage),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_new = stage_new,
-    .tp_dealloc = stage_dealloc,
-    .tp_finalize = stage_finalize,
-    .tp_methods = stage_methods,
-    .tp_getset = stage_getset,
-    .tp_weaklistoffset = offsetof(Stage, weakrefs),
-};
+static PyMemberDef stage_members[] = {WEAKREFS(Stage), {NULL, 0, 0, 0, NULL}};
+
+PyType_Spec *stage_spec(void)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "A session with a stage; see callboard.Stage."},
+        {Py_tp_new, stage_new},
+        {Py_tp_dealloc, stage_dealloc},
+        {Py_tp_finalize, stage_finalize},
+        {Py_tp_getset, stage_getset},
+        {Py_tp_members, stage_members},
+        {Py_tp_methods, NULL}, /* the last */
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name = "callboard._native.Stage", .basicsize = sizeof(Stage), .flags = BASE_FLAGS, .slots = slots};
+    PyMethodDef *const lists[] = {stage_methods, stage_write_methods, stage_read_methods, stage_filter_methods};
+    slots[sizeof slots / sizeof slots[0] - 2].pfunc = joined(lists, sizeof lists / sizeof lists[0]);
+    return slots[sizeof slots / sizeof slots[0] - 2].pfunc == NULL ? NULL : &spec;
+}

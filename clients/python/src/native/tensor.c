@@ -65,8 +65,7 @@ static int format_of(PyObject *from, const Py_buffer *buffer, cbd_tensor *tensor
 /* NumPy exports single dates as the bytes that they are made of. */
 static bool is_date(PyObject *from)
 {
-    const char *type = Py_TYPE(from)->tp_name;
-    return strcmp(type, "numpy.datetime64") == 0 || strcmp(type, "numpy.timedelta64") == 0;
+    return has_type_name(from, "datetime64") || has_type_name(from, "timedelta64");
 }
 
 int input_room(struct input *input, int ndim)
@@ -122,9 +121,7 @@ static bool must_be_gathered(const Py_buffer *buffer)
 
 static int from_buffer(struct input *input, PyObject *from)
 {
-    if (is_date(from))
-        return refuse_elements(from, "B");
-    bool is_view = PyObject_TypeCheck(from, &View_Type); /* it knows more than a format can say */
+    bool is_view = PyObject_TypeCheck(from, View_Type); /* it knows more than a format can say */
     if (PyObject_GetBuffer(from, &input->buffer, is_view ? PyBUF_STRIDED_RO : PyBUF_FULL_RO) < 0)
         return from_formatless(input, from);
     input->has_buffer = true;
@@ -134,6 +131,8 @@ static int from_buffer(struct input *input, PyObject *from)
         *tensor = (cbd_tensor){.code = ((View *)from)->code, .bits = ((View *)from)->bits, .lanes = 1};
     else if (format_of(from, buffer, tensor) < 0)
         return -1;
+    if (tensor->code == CBD_DTYPE_UINT && buffer->itemsize == 1 && is_date(from))
+        return refuse_elements(from, "B");
     if (buffer->ndim > 0 && buffer->shape == NULL) {
         PyErr_Format(PyExc_BufferError, "the buffer has %d dimensions and no shape", buffer->ndim);
         return -1;
@@ -167,10 +166,10 @@ static int from_dlpack(struct input *input, PyObject *from)
     if (device == NULL)
         return -1;
     int type = 0, id = 0;
-    int parsed = PyTuple_Check(device) && PyTuple_GET_SIZE(device) == 2;
+    int parsed = PyTuple_Check(device) && PyTuple_Size(device) == 2;
     if (parsed) { /* enums of integers come here too */
-        type = (int)PyLong_AsLong(PyTuple_GET_ITEM(device, 0));
-        id = (int)PyLong_AsLong(PyTuple_GET_ITEM(device, 1));
+        type = (int)PyLong_AsLong(PyTuple_GetItem(device, 0));
+        id = (int)PyLong_AsLong(PyTuple_GetItem(device, 1));
     }
     Py_DECREF(device);
     if (PyErr_Occurred())
@@ -235,11 +234,13 @@ static int from_buffer_or_dlpack(struct input *input, PyObject *from)
 /* A list of tensors is not one tensor: NumPy would stack them, and the rows would be guessed. */
 static int refuse_list_of_tensors(PyObject *list)
 {
-    Py_ssize_t size = PySequence_Fast_GET_SIZE(list);
-    if (size == 0)
-        return 0;
-    PyObject *first = PySequence_Fast_GET_ITEM(list, 0);
-    if (!PyObject_HasAttrString(first, "__dlpack__") && !PyMemoryView_Check(first) && !PyBytes_Check(first))
+    Py_ssize_t size = PySequence_Size(list);
+    PyObject *first = size <= 0 ? NULL : PySequence_GetItem(list, 0);
+    if (first == NULL)
+        return size == 0 ? 0 : -1;
+    bool tensor = PyObject_HasAttrString(first, "__dlpack__") || PyMemoryView_Check(first) || PyBytes_Check(first);
+    Py_DECREF(first);
+    if (!tensor)
         return 0;
     raise_format(CBD_STATUS_INVALID_ARGUMENT, "got a list of %zd tensors, expected one tensor: a fixed attribute takes "
                                               "exactly one", size);
@@ -257,13 +258,10 @@ static int from_numbers(struct input *input, PyObject *from)
         asarray = numpy_function("asarray");
     if (asarray == NULL) {
         if (!PyErr_Occurred())
-            PyErr_Format(PyExc_TypeError,
-                         "the data must be an array (buffer protocol or DLPack; with NumPy also numbers and lists), not "
-                         "%.100s",
-                         Py_TYPE(from)->tp_name);
+            refuse_type("the data", "an array (buffer protocol or DLPack; with NumPy also numbers and lists)", from);
         return -1;
     }
-    PyObject *array = PyObject_CallOneArg(asarray, from);
+    PyObject *array = PyObject_CallFunctionObjArgs(asarray, from, NULL);
     Py_DECREF(asarray);
     if (array == NULL)
         return -1;

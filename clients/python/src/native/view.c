@@ -13,7 +13,7 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
 {
     if (lease == NULL)
         return (View *)PyErr_NoMemory();
-    View *view = PyObject_New(View, &View_Type);
+    View *view = PyObject_New(View, View_Type);
     if (view == NULL) {
         lease_drop(lease);
         return NULL;
@@ -53,7 +53,7 @@ static void view_dealloc(PyObject *self)
         PyObject_ClearWeakRefs(self);
     lease_drop(view->lease);
     Py_XDECREF(view->attribute);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 /* The same bytes as unsigned integers of their width. */
@@ -169,8 +169,6 @@ static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
     return 0;
 }
 
-static PyBufferProcs view_buffer = {view_getbuffer, NULL};
-
 /* ---- as an array ----------------------------------------------------------------------- */
 
 /* The NumPy array, or without NumPy a memoryview, which of a type without a format shows the bits. */
@@ -258,13 +256,13 @@ static PyObject *view_item(PyObject *self, PyObject *Py_UNUSED(unused))
     }
     View *one = view_new((lease_retain(view->lease), view->lease), view->data, true, view->code, view->bits, 0, NULL);
     PyObject *plain = one == NULL ? NULL : view_plain((PyObject *)one);
-    Py_XDECREF(one);
+    Py_XDECREF((PyObject *)one);
     PyObject *empty = plain == NULL ? NULL : PyTuple_New(0);
     PyObject *value = empty == NULL ? NULL : PyObject_GetItem(plain, empty);
     Py_XDECREF(empty);
     Py_XDECREF(plain);
     if (value != NULL && PyObject_HasAttrString(value, "item")) /* a scalar of NumPy */
-        Py_SETREF(value, PyObject_CallMethod(value, "item", NULL));
+        replace(&value, PyObject_CallMethod(value, "item", NULL));
     return value;
 }
 
@@ -336,9 +334,6 @@ static PyObject *view_iter(PyObject *self)
     return iterator;
 }
 
-static PyNumberMethods view_number = {.nb_float = view_float, .nb_int = view_int, .nb_bool = view_bool};
-static PyMappingMethods view_mapping = {view_length, view_subscript, view_assign};
-
 /* ---- what is known of it ------------------------------------------------------------------ */
 
 static PyObject *view_shape(PyObject *self, void *Py_UNUSED(closure))
@@ -409,6 +404,7 @@ static PyGetSetDef view_getset[] = {
 };
 
 static PyMemberDef view_members[] = {
+    WEAKREFS(View),
     {"ndim", T_INT, offsetof(View, ndim), READONLY, "The number of dimensions."},
     {"itemsize", T_PYSSIZET, offsetof(View, item_bytes), READONLY, "Bytes of one element."},
     {"nbytes", T_PYSSIZET, offsetof(View, length_bytes), READONLY, "Bytes of all elements."},
@@ -439,23 +435,26 @@ static PyMethodDef view_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject View_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.View",
-    .tp_doc = "An array in shared memory. Keeps its data as long as it, or anything made from it, lives: also after\n"
-              "its group, snapshot or stage is gone. numpy.asarray, memoryview and DLPack share the memory.\n\n"
-              "As a buffer it is row-major, in native byte order, with the struct module's formats ('?', 'e', 'f', ...;\n"
-              "complex is 'Zf' and 'Zd', as NumPy writes it). Raises BufferError for a writable buffer of a read-only view,\n"
-              "for column-major order, and for the format of bfloat16 and float8, which have none: see bits.",
-    .tp_basicsize = sizeof(View),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = view_dealloc,
-    .tp_repr = view_repr,
-    .tp_iter = view_iter,
-    .tp_as_number = &view_number,
-    .tp_as_mapping = &view_mapping,
-    .tp_as_buffer = &view_buffer,
-    .tp_methods = view_methods,
-    .tp_members = view_members,
-    .tp_getset = view_getset,
-    .tp_weaklistoffset = offsetof(View, weakrefs),
+static PyType_Slot view_slots[] = {
+    {Py_tp_doc, "An array in shared memory. Keeps its data as long as it, or anything made from it, lives: also after\n"
+                "its group, snapshot or stage is gone. numpy.asarray, memoryview and DLPack share the memory.\n\n"
+                "As a buffer it is row-major, in native byte order, with the struct module's formats ('?', 'e', 'f', ...;\n"
+                "complex is 'Zf' and 'Zd', as NumPy writes it). Raises BufferError for a writable buffer of a read-only view,\n"
+                "for column-major order, and for the format of bfloat16 and float8, which have none: see bits."},
+    {Py_tp_dealloc, view_dealloc},
+    {Py_tp_repr, view_repr},
+    {Py_tp_iter, view_iter},
+    {Py_nb_float, view_float},
+    {Py_nb_int, view_int},
+    {Py_nb_bool, view_bool},
+    {Py_mp_length, view_length},
+    {Py_mp_subscript, view_subscript},
+    {Py_mp_ass_subscript, view_assign},
+    {Py_bf_getbuffer, view_getbuffer},
+    {Py_tp_methods, view_methods},
+    {Py_tp_members, view_members},
+    {Py_tp_getset, view_getset},
+    {0, NULL},
 };
+
+PyType_Spec View_Spec = {.name = "callboard.View", .basicsize = sizeof(View), .flags = OBJECT_FLAGS, .slots = view_slots};
