@@ -35,7 +35,7 @@ build:
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-python test-bench
+test: test-go test-race test-c test-python test-matrix test-bench
 	@cat docs/conformance.md
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
@@ -58,7 +58,8 @@ test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'
 	@$(PY) -m pytest -q clients/python/tests
 
-# Every cell of docs/frameworks/matrix.md and the code of the pages beside it. MATRIX_ARGS=--update writes the table.
+# Every cell of docs/frameworks/matrix.md and the code of the pages beside it. MATRIX_ARGS=--update writes the table. The
+# pinned frameworks have releases for Python 3.11 and 3.12.
 test-matrix: build $(VENV)/.client $(VENV)/.test .venv-numpy1/.client .venv-matrix/.client
 	@echo 'test: NumPy, JAX and Warp'
 	@$(PY) -m pytest -q clients/python/frameworks $(MATRIX_ARGS)
