@@ -24,7 +24,7 @@ class SourceDistribution(sdist):
     """With the C client's sources, which the extension is compiled from."""
 
     def make_release_tree(self, base_dir, files):
-        super().make_release_tree(base_dir, files)
+        super().make_release_tree(base_dir, [name for name in files if not name.startswith(os.pardir)])
         for directory in ("include", "src"):
             source = os.path.join(C_CLIENT, directory)
             shutil.copytree(source, os.path.join(base_dir, "c", directory), dirs_exist_ok=True)
@@ -37,7 +37,9 @@ setup(
         Extension(
             "callboard._native",
             sources=sorted(glob("src/native/*.c")) + sorted(glob(os.path.join(C_CLIENT, "src", "*.c"))),
-            depends=glob("src/native/*.h") + glob(os.path.join(C_CLIENT, "*", "*.h")),
+            depends=glob("src/native/*.h")
+            + glob(os.path.join(C_CLIENT, "include", "*.h"))
+            + glob(os.path.join(C_CLIENT, "src", "*.h")),
             include_dirs=[os.path.join(C_CLIENT, "include")],
             define_macros=[("_GNU_SOURCE", None)] + [("Py_LIMITED_API", "0x030B0000")] * LIMITED,
             py_limited_api=LIMITED,

@@ -317,13 +317,16 @@ def test_buffers_of_the_standard_library(stage: cb.Stage, name: str) -> None:
         assert np.asarray(published(stage, f"{name}/pages", pages))[:4].tolist() == [97, 98, 99, 0]
 
 
-def test_what_a_buffer_cannot_say_comes_by_dlpack(stage: cb.Stage, name: str, driver: ModuleType) -> None:
-    """As of JAX's arrays of bfloat16, and those on a GPU: DLPack, and a buffer that refuses. What DLPack says counts."""
+def test_what_a_buffer_cannot_say(stage: cb.Stage, name: str, driver: ModuleType) -> None:
+    """DLPack says it, as of JAX's arrays of bfloat16 and those on a GPU; without, the dtype says why, or its own error"""
     view = published(stage, name, np.array([0x3F80, 0x4000], np.uint16), dtype="bfloat16")
     device = view.__dlpack_device__()
 
-    class Jax(driver.Exporter):
-        dtype: Any = np.dtype(ml_dtypes.bfloat16)
+    class Refuses(driver.Exporter):
+        dtype: Any = np.dtype(np.float32)
+
+    class Jax(Refuses):
+        dtype = np.dtype(ml_dtypes.bfloat16)
 
         def __dlpack_device__(self) -> tuple[int, int]:
             return device
@@ -331,12 +334,18 @@ def test_what_a_buffer_cannot_say_comes_by_dlpack(stage: cb.Stage, name: str, dr
         def __dlpack__(self, **options: Any) -> object:
             return view.__dlpack__(**options)
 
-    given = Jax(b"", "none", 2, (0,), (2,), 0, False)
-    assert published(stage, name + "/in", given).bits[1] == 0x4000 and given.lent == 0
+    given = [kind(b"", "none", 2, (0,), (2,), 0, False) for kind in (Jax, Refuses)]
+    assert published(stage, name + "/in", given[0]).bits[1] == 0x4000 and given[0].lent == 0
     device = (2, 1)
-    Jax.dtype = np.dtype("f4")
-    with pytest.raises(cb.NotSupported, match=r"\(2, 1\)"):
-        stage.publish(name, given)
+    for dtype in (Jax.dtype, np.dtype("f4")):
+        Jax.dtype = dtype
+        with pytest.raises(cb.NotSupported, match=r"\(2, 1\)"):
+            stage.publish(name, given[0])
+    with pytest.raises(BufferError, match="there is no format"):
+        stage.publish(name, given[1])
+    Refuses.dtype = np.dtype("M8[s]")
+    with pytest.raises(ValueError, match="datetime64"):
+        stage.publish(name, given[1])
 
 
 def test_a_buffer_of_an_unknown_format_comes_by_dlpack(stage: cb.Stage, name: str) -> None:

@@ -49,6 +49,16 @@ class Versioned(ctypes.Structure):
     ]
 
 
+def set_extents(tensor: Any, field: str, *values: int) -> None:
+    """The producer's own may lie anywhere, and NumPy before 2.3 has no strides for what is row-major."""
+    numbers = (ctypes.c_int64 * len(values))(*values)
+    KEPT.append(numbers)
+    setattr(tensor, field, numbers)
+
+
+KEPT: list[Any] = []
+
+
 class Producer:
     """NumPy's capsule of an array, changed before it is handed out."""
 
@@ -110,9 +120,7 @@ def test_strides_of_size_1_do_not_matter(stage: cb.Stage, name: str, legacy: boo
     """field report G4: in, any; out, canonical ones"""
 
     def change(tensor: Any) -> None:
-        for i, extent in enumerate(shape):
-            if extent == 1:
-                tensor.strides[i] = 12345
+        set_extents(tensor, "strides", *(12345 if extent == 1 else 1 for extent in shape))
 
     values = np.arange(float(np.prod(shape))).reshape(shape)
     stage.publish(name, Producer(values, change, legacy))
@@ -190,8 +198,7 @@ def test_extents_that_no_memory_has(stage: cb.Stage, name: str, legacy: bool, ex
 
     def gather(tensor: Any) -> None:
         tensor.shape[0] = extent
-        tensor.strides[0] = 0  # nothing but the number of bytes is too large
-        tensor.strides[1] = -1
+        set_extents(tensor, "strides", 0, -1)  # nothing but the number of bytes is too large
 
     with stage.query_from_path_list(["/a", "/b"]) as query:
         for how in (change, gather):
@@ -208,8 +215,8 @@ def test_255_lanes_and_no_more(stage: cb.Stage, name: str, legacy: bool) -> None
 
     def change(tensor: Any) -> None:
         tensor.lanes = 255
-        tensor.shape[0] = 2
-        tensor.strides[0] = 1
+        set_extents(tensor, "shape", 2)
+        set_extents(tensor, "strides", 1)
 
     with stage.query_from_path_list(["/a", "/b"]) as query:
         stage.write_attribute(query, name, Producer(values, change, legacy), ordinal=1).wait()

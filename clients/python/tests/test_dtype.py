@@ -87,7 +87,7 @@ def test_lanes_have_bounds() -> None:
     for lanes in (-1, 0, 256, 65536):
         with pytest.raises(ValueError):
             cb.dtype("float32", lanes)
-    for lanes in (1.5, "3", None, 3.0):
+    for lanes in (1.5, "3", None, 3.0, True, np.True_):
         with pytest.raises(TypeError):
             cb.dtype("float32", lanes)  # type: ignore[arg-type]
     assert cb.dtype("uint8", 255) == cb.dtype("uint8x255")

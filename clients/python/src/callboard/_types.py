@@ -95,6 +95,11 @@ _ABSTRACT = {"generic", "number", "integer", "signedinteger", "unsignedinteger",
 _CLASSES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
+def _is_integer(number: Any) -> bool:
+    """No bool, NumPy's neither, of which releases before 2.3 make an index."""
+    return hasattr(type(number), "__index__") and type(number).__name__ not in ("bool", "bool_")
+
+
 class _Fields(NamedTuple):
     code: int
     bits: int
@@ -108,7 +113,7 @@ class DType(_Fields):
 
     def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
         for name, number in (("code", code), ("bits", bits), ("lanes", lanes)):
-            if isinstance(number, bool) or not hasattr(type(number), "__index__"):
+            if not _is_integer(number):
                 raise TypeError(f"{name} must be an integer, not {type(number).__name__}")
         if not 1 <= lanes <= 255:
             raise ValueError(f"lanes is {lanes}, expected 1 to 255")
@@ -167,7 +172,7 @@ def dtype(spec: Any, lanes: int = 1) -> DType:
     Raises ValueError for types that cannot be exchanged (structured, object, strings, dates, big-endian, None) and
     for lanes outside 1 to 255; TypeError for lanes that are no integer.
     """
-    if isinstance(lanes, bool) or not hasattr(type(lanes), "__index__"):
+    if not _is_integer(lanes):
         raise TypeError(f"lanes must be an integer, not {type(lanes).__name__}")
     if isinstance(spec, DType):
         return spec if lanes == 1 else _with_lanes(spec.code, spec.bits, spec.lanes, lanes)

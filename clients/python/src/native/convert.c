@@ -18,11 +18,17 @@ static int refuse_range(const char *argument, uint64_t lowest, uint64_t highest,
     return -1;
 }
 
+/* True is an answer, and not the number 1. NumPy's, of which releases before 2.3 make an index, neither. */
+static bool is_integer(PyObject *from)
+{
+    return PyLong_CheckExact(from) ||
+           (PyIndex_Check(from) && !PyBool_Check(from) && !has_type_name(from, "bool") && !has_type_name(from, "bool_"));
+}
+
 /* pass: numbers of 64 bits outside of the range go on, to where more is known of them. */
 static int convert_integer(PyObject *from, const char *argument, uint64_t lowest, uint64_t highest, bool pass, uint64_t *to)
 {
-    if (!PyIndex_Check(from) || PyBool_Check(from)) {
-        /* A double has 53 bits: 5.0 is refused like 5.25. True is an answer, and not the number 1. */
+    if (!is_integer(from)) { /* a double has 53 bits: 5.0 is refused like 5.25 */
         refuse_type(argument, "an integer", from);
         return -1;
     }
@@ -303,7 +309,7 @@ PyObject *attribute_name(Stage *stage, PyObject *from, const char *argument)
 {
     if (PyUnicode_Check(from))
         return from;
-    if (PyIndex_Check(from) && !PyBool_Check(from))
+    if (is_integer(from))
         return name_of_token(stage, from, argument);
     refuse_type(argument, "a string or a token", from);
     return NULL;

@@ -235,13 +235,13 @@ int check_index(Py_ssize_t index, uint64_t count);
 /* As view_new, of `elements` elements of an array. */
 View *view_of_elements(struct lease *lease, const void *data, bool readonly, const cbd_schema *schema, uint64_t elements);
 
-PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given);
 PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
-/* A capsule that promises nothing about who writes: for consumers that know no read-only tensors. */
-PyObject *view_capsule_writable(View *view);
 
 /* The view's tensor, lent, or with CBD_DLPACK_COPY copied. NULL with an exception. */
 void *view_export(const View *view, bool versioned, uint32_t flags);
+/* The same in a capsule. Without a version and flags it promises nothing about who writes. */
+PyObject *view_capsule(const View *view, bool versioned, uint32_t flags);
 
 /* Takes a capsule of any version; fills the tensor. */
 int dlpack_take(PyObject *capsule, struct input *input);

@@ -230,17 +230,8 @@ static PyObject *view_torch(PyObject *self, PyObject *args, PyObject *keywords)
     PyObject *torch = PyImport_ImportModule("torch.utils.dlpack");
     if (torch == NULL)
         return NULL;
-    PyObject *capsule, *result = NULL;
-    if (copy) {
-        PyObject *none = PyTuple_New(0), *options = Py_BuildValue("{s:O}", "copy", Py_True);
-        capsule = none == NULL || options == NULL ? NULL : view_dlpack(self, none, options);
-        Py_XDECREF(none);
-        Py_XDECREF(options);
-    } else {
-        capsule = view_capsule_writable((View *)self);
-    }
-    if (capsule != NULL)
-        result = PyObject_CallMethod(torch, "from_dlpack", "O", capsule);
+    PyObject *capsule = view_capsule((View *)self, false, copy ? CBD_DLPACK_COPY : 0);
+    PyObject *result = capsule == NULL ? NULL : PyObject_CallMethod(torch, "from_dlpack", "O", capsule);
     Py_XDECREF(capsule);
     Py_DECREF(torch);
     return result;
@@ -417,7 +408,7 @@ static PyMemberDef view_members[] = {
 };
 
 static PyMethodDef view_methods[] = {
-    {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_VARARGS | METH_KEYWORDS,
+    {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL | METH_KEYWORDS,
      "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "The view as a DLPack capsule, which keeps the data. Read-only data needs max_version >= (1, 0)\n"
      "or copy=True, else BufferError: the legacy capsule could not say that it is read-only."},
