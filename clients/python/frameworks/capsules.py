@@ -124,8 +124,12 @@ def capsule_by_exchange(table: Exchange, array: Any) -> Any:
 def object_by_exchange(table: Exchange, managed: int) -> Any:
     """The framework's array of a tensor, which it takes over."""
     address = ctypes.c_void_p()
-    if table.to_object(managed, ctypes.byref(address)) != 0:
-        raise AssertionError("the table's function failed without an exception")
+    try:
+        failed = table.to_object(managed, ctypes.byref(address)) != 0
+    except Exception:
+        Versioned.from_address(managed).deleter(managed)  # PyTorch 2.15 leaves what it refuses to the caller
+        raise
+    assert not failed, "the table's function failed without an exception"
     array = ctypes.cast(address, ctypes.py_object).value
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(array))  # the function's own reference
     return array

@@ -8,6 +8,7 @@ Prints a line of JSON before each cell and one after it, so that a crash has a n
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import sys
@@ -230,6 +231,8 @@ def main(name: str) -> None:
         for cell in CELLS:
             print(json.dumps([*cell]), flush=True)
             print(json.dumps(probe.try_cell(cell)), flush=True)
+        gc.collect()
+        print(json.dumps({"pinned_bytes": stage.info()["pinned_bytes"]}), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,11 @@ def run(framework: str, broker: Broker) -> tuple[dict[str, str], dict[Cell, tupl
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
     if not lines:
         pytest.fail(f"{framework} did not start, status {done.returncode}:\n{done.stderr}")
-    versions, cells = lines[0], [Cell(*line) for line in lines[1::2]]
+    versions, cells = lines[0], [Cell(*line) for line in lines[1::2] if isinstance(line, list)]
     outcomes = {cell: (line[0], line[1]) for cell, line in zip(cells, lines[2::2], strict=False)}
     if done.returncode != 0:
         pytest.fail(f"{framework} ended with status {done.returncode} in the cell {cells[-1]}:\n{done.stderr}")
+    assert lines[-1] == {"pinned_bytes": 0}, f"{framework} left versions pinned: {lines[-1]}"
     return versions, outcomes
 
 

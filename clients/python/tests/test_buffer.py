@@ -318,7 +318,7 @@ def test_buffers_of_the_standard_library(stage: cb.Stage, name: str) -> None:
 
 
 def test_what_a_buffer_cannot_say(stage: cb.Stage, name: str, driver: ModuleType) -> None:
-    """DLPack says it, as of JAX's arrays of bfloat16 and those on a GPU; without, the dtype says why, or its own error"""
+    """DLPack says it, as of JAX's bfloat16 and arrays on a GPU; without, the dtype says why, or its own error"""
     view = published(stage, name, np.array([0x3F80, 0x4000], np.uint16), dtype="bfloat16")
     device = view.__dlpack_device__()
 
@@ -349,7 +349,7 @@ def test_what_a_buffer_cannot_say(stage: cb.Stage, name: str, driver: ModuleType
 
 
 def test_a_buffer_of_an_unknown_format_comes_by_dlpack(stage: cb.Stage, name: str) -> None:
-    """As of TensorFlow's tensors of bfloat16, which are asked in Python for what they lack. Else the format is named."""
+    """As of TensorFlow's tensors of bfloat16, which are asked for what they lack in Python. Else the format is named"""
     asked = []
 
     class Tensor(ctypes.c_wchar * 3):
