@@ -83,6 +83,16 @@ def test_everything_public_is_documented_and_in_the_stubs() -> None:
     assert (stub.parent / "py.typed").exists()
 
 
+def test_the_stubs_agree_with_what_runs(tmp_path: Path) -> None:
+    """Names, order, kinds and defaults of every argument: the docstrings' signatures against the stubs."""
+    allowed = tmp_path / "allowed"
+    allowed.write_text("callboard._native.View.__buffer__\n")  # seen from Python 3.12 on
+    options = ["--allowlist", allowed, "--ignore-unused-allowlist", "--ignore-disjoint-bases", "--concise"]
+    command = [sys.executable, "-m", "mypy.stubtest", "callboard._native", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_enums_have_the_numbers_of_the_abi() -> None:
     assert (cb.Kind.FIXED, cb.Kind.ARRAY) == (_abi.KIND_FIXED, _abi.KIND_ARRAY)
     assert (cb.Scope.ALL, cb.Scope.INCLUDE, cb.Scope.EXCLUDE) == (0, 1, 2)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, final
 
 from ._types import DType, Name, Semantic
 
@@ -19,6 +19,7 @@ def log_install(callback: Any, threshold: SupportsIndex, channels: str, severity
 def log_flush(timeout: float | None, /) -> bool: ...
 def log_remove() -> None: ...
 
+@final
 class View:
     __dlpack_c_exchange_api__: Any  # DLPack 1.3: a capsule "dlpack_exchange_api"
 
@@ -74,6 +75,7 @@ class View:
     @property
     def stamp_ns(self) -> int: ...
 
+@final
 class Op:
     def wait(self, timeout: float | None = None) -> Op: ...
     def release(self) -> None: ...
@@ -94,6 +96,7 @@ class Op:
     @property
     def adopt_refused(self) -> bool | None: ...
 
+@final
 class Query:
     def release(self) -> None: ...
     def __enter__(self) -> Query: ...
@@ -107,6 +110,7 @@ class Query:
     @property
     def attributes(self) -> tuple[str, ...]: ...
 
+@final
 class Group:
     def array(self, i: int = 0, *, flat: bool = False, readonly: bool = False) -> _Array: ...
     def dlpack(self, i: int = 0, readonly: bool = False) -> View: ...
@@ -137,6 +141,7 @@ class Group:
     @property
     def ordinal(self) -> int: ...
 
+@final
 class MapSession:
     def __iter__(self) -> Iterator[Group]: ...
     def __next__(self) -> Group: ...
@@ -161,6 +166,7 @@ class MapSession:
     def attribute(self) -> str: ...
 
 # From Read.fetch_read_next(): release() it, else a ResourceWarning. By `for group in read`: no need to, no warning.
+@final
 class ReadGroup:
     def array(self, i: int = 0, *, flat: bool = False) -> _Array: ...
     def dlpack(self, i: int = 0, readonly: bool = True) -> View: ...
@@ -207,6 +213,7 @@ class ReadGroup:
     @property
     def row_ordinals(self) -> _Array: ...
 
+@final
 class Read:
     def __iter__(self) -> Iterator[ReadGroup]: ...
     def __next__(self) -> ReadGroup: ...
@@ -219,10 +226,12 @@ class Read:
     @property
     def epoch(self) -> int: ...
 
+@final
 class Cursor:
     @property
     def epoch(self) -> int: ...
 
+@final
 class Snapshot:
     def __getitem__(self, name: Name, /) -> View: ...
     def __enter__(self) -> Snapshot: ...
@@ -249,6 +258,7 @@ class Stage:
         guard: bool | None = None,
         read_only: bool = False,
         timeout: float | None = None,
+        reattach_timeout: float | None = ...,
         sq_entries: SupportsIndex = 0,
         cq_entries: SupportsIndex = 0,
         pin_count: SupportsIndex = 0,

@@ -263,7 +263,7 @@ class OpenGroup(NamedTuple):
     """A group of somebody's map session that waits to be claimed: see Stage.list_groups."""
 
     session: int
-    index: int
+    index: int  # type: ignore[assignment]  # and not tuple's
     ordinal: int
     first_prim: int
     rows: int

@@ -306,17 +306,17 @@ static PyGetSetDef group_getset[] = {
 
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
-     "array(i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
+     "array($self, i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
      "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map. Where is_array, array(i) is the "
      "row of\nprims[i], of shape (n[, lanes]). bfloat16 and float8 are of ml_dtypes' types where that is installed, else "
      "their\nbits. Raises IndexError for a tensor that does not exist, and of a group of deletes."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "dlpack(i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. Raises BufferError for "
+     "dlpack($self, i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. Raises BufferError for "
      "readonly=False, and as array."},
     {"texts", group_texts, METH_NOARGS,
-     "texts()\n--\n\nThe rows of an array attribute of uint8 as a list of str, one for each of prims. Raises "
+     "texts($self)\n--\n\nThe rows of an array attribute of uint8 as a list of str, one for each of prims. Raises "
      "UnicodeDecodeError for\nbytes that are no UTF-8, InvalidArgument for other attributes."},
-    {"release", group_release, METH_NOARGS, "release()\n--\n\nGives the group back. Arrays made from it stay valid."},
+    {"release", group_release, METH_NOARGS, "release($self)\n--\n\nGives the group back. Arrays made from it stay valid."},
     {"__enter__", group_begin, METH_NOARGS, NULL},
     {"__exit__", group_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -178,10 +178,10 @@ static PyGetSetDef op_getset[] = {
 
 static PyMethodDef op_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))op_wait, METH_VARARGS | METH_KEYWORDS,
-     "wait(timeout=None)\n--\n\nWaits until the op has ended; returns the op. timeout: seconds; None: for ever; 0: looks "
+     "wait($self, timeout=None)\n--\n\nWaits until the op has ended; returns the op. timeout: seconds; None: for ever; 0: looks "
      "once.\nRaises the class of the op's own error, Timeout (the op is pending and can be waited for again),\n"
      "SessionEnded, InvalidHandle after release. May be called again, and from several threads."},
-    {"release", op_release, METH_NOARGS, "release()\n--\n\nGives the op back; where it is pending, it goes on."},
+    {"release", op_release, METH_NOARGS, "release($self)\n--\n\nGives the op back; where it is pending, it goes on."},
     {NULL, NULL, 0, NULL},
 };
 

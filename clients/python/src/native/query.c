@@ -174,9 +174,9 @@ static PyGetSetDef query_getset[] = {
 
 static PyMethodDef query_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))query_wait, METH_VARARGS | METH_KEYWORDS,
-     "wait(timeout=None)\n--\n\nWaits until a query that was made with wait=False is known; returns it. Before, its length\n"
+     "wait($self, timeout=None)\n--\n\nWaits until a query that was made with wait=False is known; returns it. Before, its length\n"
      "is 0. Raises the query's own error, and Timeout: it may be waited for again."},
-    {"release", query_release, METH_NOARGS, "release()\n--\n\nGives the query back. Groups made through it stay valid."},
+    {"release", query_release, METH_NOARGS, "release($self)\n--\n\nGives the query back. Groups made through it stay valid."},
     {"__enter__", query_begin, METH_NOARGS, NULL},
     {"__exit__", query_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

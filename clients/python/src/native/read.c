@@ -98,9 +98,9 @@ static PyMemberDef read_members[] = {
 
 static PyMethodDef read_methods[] = {
     {"fetch_read_next", read_fetch, METH_NOARGS,
-     "fetch_read_next()\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
+     "fetch_read_next($self)\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
      "release: they end with their last reference, without a warning."},
-    {"release", read_release, METH_NOARGS, "release()\n--\n\nGives the read back; groups that were fetched stay valid."},
+    {"release", read_release, METH_NOARGS, "release($self)\n--\n\nGives the read back; groups that were fetched stay valid."},
     {"__enter__", read_begin, METH_NOARGS, NULL},
     {"__exit__", read_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -197,7 +197,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
 
 PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
-     "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
+     "read_attributes($self, query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
      "exist or was never sealed gives no\ngroup.\n\n"
      "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
@@ -206,13 +206,13 @@ PyMethodDef stage_read_methods[] = {
      "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
      "before the frontier; InvalidArgument for a since above at."},
     {"frontier", stage_frontier, METH_O,
-     "frontier(name)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
+     "frontier($self, name, /)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
      "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
     {"latest", stage_latest, METH_O,
-     "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
+     "latest($self, name, /)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
      "Raises NotFound."},
     {"snapshot", stage_snapshot, METH_NOARGS,
-     "snapshot()\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
+     "snapshot($self)\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
     {"_snapshot", stage_managed_snapshot, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

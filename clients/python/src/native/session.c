@@ -346,13 +346,13 @@ static PyMemberDef session_members[] = {
 
 static PyMethodDef session_methods[] = {
     {"fetch_map_next", session_fetch, METH_NOARGS,
-     "fetch_map_next()\n--\n\nThe next Group, or None. Of a session of several groups (group_rows) it claims one that nobody has."},
+     "fetch_map_next($self)\n--\n\nThe next Group, or None. Of a session of several groups (group_rows) it claims one that nobody has."},
     {"unmap_attribute", (PyCFunction)(void (*)(void))session_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap_attribute(*, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
+     "unmap_attribute($self, *, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
      "Op.\ncopy: the broker copies, although it could take the block over. seal: seals the ordinal in the same step.\n"
      "The Op of a session of several groups is done when every group was unmapped, by whomever.\n"
      "Raises InvalidHandle when the session has ended, FloorViolation."},
-    {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible. One of several "
+    {"abort", session_abort, METH_NOARGS, "abort($self)\n--\n\nEnds the session; nothing of it becomes visible. One of several "
      "groups can be\naborted while its final unmap still waits for other clients. It does not wait for the broker: another\n"
      "client that is told of it must not seal the ordinal before an op that was submitted after it has ended (R7)."},
     {"__enter__", session_begin, METH_NOARGS, NULL},
@@ -535,19 +535,19 @@ static PyGetSetDef group_getset[] = {
 
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
-     "array(i=0, *, flat=False, readonly=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, "
+     "array($self, i=0, *, flat=False, readonly=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, "
      "*row_shape[, lanes]), of kind array\n(n[, lanes]); flat: one dimension; readonly: to look at what is there. Without NumPy "
      "a View. One that is kept\npast the end makes the broker copy (rule M1). Nothing looks at what is filled in: bool is 0 or "
      "1.\nRaises IndexError for a tensor that does not exist, InvalidHandle after the group was handed back."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "dlpack(i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes; readonly: one that must "
+     "dlpack($self, i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes; readonly: one that must "
      "not write. Raises as array."},
     {"unmap", (PyCFunction)(void (*)(void))group_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap(*, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
+     "unmap($self, *, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
      "group that was claimed the Op fails with InvalidHandle when the session was aborted meanwhile, and with FloorViolation\n"
      "when a seal passed its ordinal."},
     {"give_up", group_give_up, METH_NOARGS,
-     "give_up()\n--\n\nGives a group of a session of several back unfilled, for somebody else to claim. Does nothing to one that\n"
+     "give_up($self)\n--\n\nGives a group of a session of several back unfilled, for somebody else to claim. Does nothing to one that\n"
      "was handed back. Raises InvalidHandle where the session has one group only: abort that."},
     {NULL, NULL, 0, NULL},
 };

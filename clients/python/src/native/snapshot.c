@@ -213,15 +213,15 @@ static PyGetSetDef snapshot_getset[] = {
 
 static PyMethodDef snapshot_methods[] = {
     {"read", (PyCFunction)(void (*)(void))snapshot_read, METH_VARARGS | METH_KEYWORDS,
-     "read(query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
+     "read($self, query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
      "earlier snapshot: only what changed\nin between, the rows that were written and groups with is_delete of prims that are "
      "gone. Reads from cursor to\ncursor have each sealed change exactly once; the first of them is one without since. Raises "
      "OutOfRange when\nmore was deleted since than is remembered: then read the whole."},
     {"floor", (PyCFunction)(void (*)(void))snapshot_floor, METH_VARARGS | METH_KEYWORDS,
-     "floor(name=None)\n--\n\nAs Stage.write_floor, at the snapshot's epoch."},
+     "floor($self, name=None)\n--\n\nAs Stage.write_floor, at the snapshot's epoch."},
     {"torch", (PyCFunction)(void (*)(void))snapshot_torch, METH_VARARGS | METH_KEYWORDS,
-     "torch(name, *, copy=True)\n--\n\nsnapshot[name] as a torch.Tensor; see View.torch."},
-    {"release", snapshot_release, METH_NOARGS, "release()\n--\n\nGives the snapshot back; views stay valid."},
+     "torch($self, name, *, copy=True)\n--\n\nsnapshot[name] as a torch.Tensor; see View.torch."},
+    {"release", snapshot_release, METH_NOARGS, "release($self)\n--\n\nGives the snapshot back; views stay valid."},
     {"__enter__", snapshot_begin, METH_NOARGS, NULL},
     {"__exit__", snapshot_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -406,22 +406,22 @@ static PyGetSetDef stage_getset[] = {
 
 static PyMethodDef stage_methods[] = {
     {"close", (PyCFunction)(void (*)(void))stage_close, METH_VARARGS | METH_KEYWORDS,
-     "close(*, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
+     "close($self, *, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
      "stay valid.\nif_idle: refuses with OperationFailed while anything of the stage is in use, and lists it: map sessions,\n"
      "queries, ops, reads, snapshots, views. The stage then stays open, and close can be called again."},
     {"__enter__", stage_begin, METH_NOARGS, NULL},
     {"__exit__", stage_end, METH_VARARGS, NULL},
-    {"info", stage_info, METH_NOARGS, "info()\n--\n\nWhat the stage tells about itself and this client, a dict."},
+    {"info", stage_info, METH_NOARGS, "info($self)\n--\n\nWhat the stage tells about itself and this client, a dict."},
     {"attributes", stage_attributes, METH_NOARGS,
-     "attributes()\n--\n\nA dict for each attribute: name, dtype, row_shape, semantic, settings and counters."},
+     "attributes($self)\n--\n\nA dict for each attribute: name, dtype, row_shape, semantic, settings and counters."},
     {"write_floor", (PyCFunction)(void (*)(void))stage_write_floor, METH_VARARGS | METH_KEYWORDS,
-     "write_floor(name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
+     "write_floor($self, name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
     {"follow", (PyCFunction)(void (*)(void))stage_follow, METH_VARARGS | METH_KEYWORDS,
-     "follow(after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
+     "follow($self, after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
      "timeout: seconds; None: for ever; 0: looks once. Raises Timeout, and SessionEnded when the broker was\n"
      "stopped, or was killed and not started anew in time, or close() was called."},
     {"query_from_path_list", (PyCFunction)(void (*)(void))stage_query_from_path_list, METH_VARARGS | METH_KEYWORDS,
-     "query_from_path_list(paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
+     "query_from_path_list($self, paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
      "starts with '/', and its names are not empty. Waits for the broker. Raises InvalidArgument, which names the path and\n"
      "its place in the list."},
     {"_list_groups", stage_list_groups, METH_O, NULL},

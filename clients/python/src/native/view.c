@@ -409,20 +409,20 @@ static PyMemberDef view_members[] = {
 
 static PyMethodDef view_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "The view as a DLPack capsule, which keeps the data. Read-only data needs max_version >= (1, 0)\n"
      "or copy=True, else BufferError: the legacy capsule could not say that it is read-only."},
-    {"__dlpack_device__", view_dlpack_device, METH_NOARGS, "__dlpack_device__()\n--\n\nAlways (1, 0): host memory."},
+    {"__dlpack_device__", view_dlpack_device, METH_NOARGS, "__dlpack_device__($self)\n--\n\nAlways (1, 0): host memory."},
     {"__array__", (PyCFunction)(void (*)(void))view_as_array, METH_VARARGS | METH_KEYWORDS,
-     "__array__(dtype=None, copy=None)\n--\n\nA NumPy array; the same memory where that is possible. bfloat16 and float8 are of "
+     "__array__($self, dtype=None, copy=None)\n--\n\nA NumPy array; the same memory where that is possible. bfloat16 and float8 are of "
      "ml_dtypes'\ntypes; without that package they are unsigned integers of their width, the bits."},
     {"numpy", view_numpy, METH_NOARGS,
-     "numpy()\n--\n\nA numpy.ndarray over the same memory, which it keeps. Read-only as the view is. Types\n"
+     "numpy($self)\n--\n\nA numpy.ndarray over the same memory, which it keeps. Read-only as the view is. Types\n"
      "as of __array__. Raises ImportError without NumPy."},
     {"torch", (PyCFunction)(void (*)(void))view_torch, METH_VARARGS | METH_KEYWORDS,
-     "torch(*, copy=True)\n--\n\nA torch.Tensor. PyTorch knows no read-only tensors: with copy=False a write to it\n"
+     "torch($self, *, copy=True)\n--\n\nA torch.Tensor. PyTorch knows no read-only tensors: with copy=False a write to it\n"
      "stops the process or, in a map session, lands in the mapped memory."},
-    {"item", view_item, METH_NOARGS, "item()\n--\n\nThe one value, as a number of Python."},
+    {"item", view_item, METH_NOARGS, "item($self)\n--\n\nThe one value, as a number of Python."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -595,8 +595,8 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
 
 PyMethodDef stage_write_methods[] = {
     {"write_attribute", WITH_KEYWORDS(stage_write_attribute),
-     "write_attribute(query, name, array, *, ordinal, semantic=Semantic.NONE, is_array=False, row_shape=None, count=None, "
-     "index_map=None, mask=None, prim_mode=PrimMode.UPSERT, dtype=None)\n--\n\n"
+     "write_attribute($self, query, name, array, *, ordinal, semantic=callboard.Semantic.NONE, is_array=False, row_shape=None, count=None, "
+     "index_map=None, mask=None, prim_mode=callboard.PrimMode.UPSERT, dtype=None)\n--\n\n"
      "Copies rows into the attribute of the query's prims at an ordinal; returns an Op. array has the shape\n"
      "(len(query), *row_shape[, lanes]); without a row shape trailing dimensions fold into lanes, at most 255.\n"
      "Any strides; the array may be changed when the call returns. dtype: what the data is, where the array\n"
@@ -610,34 +610,34 @@ PyMethodDef stage_write_methods[] = {
      "index_map as its highest entry says.\n"
      "Raises InvalidArgument (shape, type, semantic), FloorViolation (ordinal 0, or sealed), NotSupported, QueueFull."},
     {"publish", WITH_KEYWORDS(stage_publish),
-     "publish(name, array, *, paths=None, semantic=Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
+     "publish($self, name, array, *, paths=None, semantic=callboard.Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
      "Copies the array once and seals it at the next ordinal, which is returned. The prim is '/' and row_shape\n"
      "is array.shape; with paths (or a Query) the first dimension counts prims and the rest is row_shape.\n"
      "timeout: seconds; None: for ever."},
     {"map_attribute", WITH_KEYWORDS(stage_map_attribute),
-     "map_attribute(query, name, *, dtype=None, ordinal, element_sizes=None, row_shape=None, init='none', "
-     "semantic=Semantic.NONE, group_rows=0, prim_mode=PrimMode.UPSERT, is_array=False)\n--\n\n"
+     "map_attribute($self, query, name, *, dtype=None, ordinal, element_sizes=None, row_shape=None, init='none', "
+     "semantic=callboard.Semantic.NONE, group_rows=0, prim_mode=callboard.PrimMode.UPSERT, is_array=False)\n--\n\n"
      "Memory for one row per prim, to be filled in place: a MapSession. dtype and row_shape may be left out for\n"
      "an attribute that exists. init: 'none' (unspecified bytes), 'zero', 'current' (the sealed values).\n"
      "is_array: of each prim a row of element_sizes[i] elements; fill the group's array(i).\n"
      "Waits for the broker. Raises InvalidArgument, FloorViolation, NotSupported, OutOfMemory."},
     {"map", WITH_KEYWORDS(stage_map),
-     "map(name, shape=None, dtype=None, *, paths=None, semantic=Semantic.NONE, init='none')\n--\n\n"
+     "map($self, name, shape=None, dtype=None, *, paths=None, semantic=callboard.Semantic.NONE, init='none')\n--\n\n"
      "A MapSession for the prim '/', or for paths: fill its `array` in a with-block. Leaving the block commits and\n"
      "seals the next ordinal. No copy, unless a view of the array is still alive then. shape and dtype may be left\n"
      "out for an attribute that exists."},
     {"advance_write_floor", WITH_KEYWORDS(stage_advance_write_floor),
-     "advance_write_floor(ordinal, *, scope=Scope.ALL, attributes=(), stamp_ns=0)\n--\n\n"
+     "advance_write_floor($self, ordinal, *, scope=callboard.Scope.ALL, attributes=(), stamp_ns=0)\n--\n\n"
      "Seals everything up to the ordinal, for the attributes in scope, and publishes it as one epoch; returns an\n"
      "Op with floor and epoch. stamp_ns: the application's time; 0: the broker's clock. A floor never falls."},
     {"delete_attributes", WITH_KEYWORDS(stage_delete_attributes),
-     "delete_attributes(query, attributes, *, ordinal)\n--\n\n"
+     "delete_attributes($self, query, attributes, *, ordinal)\n--\n\n"
      "Takes the attributes from the query's prims at an ordinal; [] is all that they carry, so that the prims are\n"
      "gone. Returns an Op. It shows with the seal of its ordinal: later reads leave the prims out, views that are\n"
      "held stay, and another dtype is accepted. What a prim does not carry is no error.\n"
      "Raises FloorViolation (ordinal 0, or sealed), NotSupported (a reserved name), InvalidArgument, QueueFull."},
     {"declare", WITH_KEYWORDS(stage_declare),
-     "declare(name, *, dtype, row_shape=(), semantic=Semantic.NONE, device='cpu', is_array=False, retain=None, "
+     "declare($self, name, *, dtype, row_shape=(), semantic=callboard.Semantic.NONE, device='cpu', is_array=False, retain=None, "
      "handoff=None)\n--\n\nStates an attribute's schema and settings before anybody writes it; returns an Op.\n"
      "retain: versions that are kept; handoff: 'adopt' or 'copy'; None: as the stage says. An attribute that exists with\n"
      "this schema is accepted, and its settings change where others are named.\n"
