@@ -184,7 +184,7 @@ PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
 }
 
 PyTypeObject *Stage_Type, *Query_Type, *Op_Type, *MapSession_Type, *Group_Type, *Read_Type, *View_Type, *ReadGroup_Type, *Snapshot_Type,
-    *Cursor_Type;
+    *Cursor_Type, *Events_Type;
 
 /* Adds the types, which a second import finds made: they live as long as the process, and so do the objects. */
 static int add_types(PyObject *module)
@@ -203,6 +203,7 @@ static int add_types(PyObject *module)
         {&ReadGroup_Type, &ReadGroup_Spec},
         {&Snapshot_Type, &Snapshot_Spec},
         {&Cursor_Type, &Cursor_Spec},
+        {&Events_Type, &Events_Spec},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (*all[i].type == NULL && all[i].spec != NULL)

@@ -4,7 +4,7 @@
 #include <structmember.h>
 
 /* Never without the GIL: a string from cbd_resolve is borrowed until the stage is
- * closed, and is copied with the GIL held. Closing waits for nobody. */
+ * closed, and is copied with the GIL held. Closing waits for nobody who may want it. */
 static void close_stage(Stage *self)
 {
     if (self->closed)
@@ -104,6 +104,7 @@ static void stage_dealloc(PyObject *self)
     if (stage->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
     Py_XDECREF(stage->names);
+    Py_XDECREF(stage->events);
     cbd_stage_release(stage->stage);
     object_free(self);
 }
@@ -446,7 +447,7 @@ PyType_Spec *stage_spec(void)
         {0, NULL},
     };
     static PyType_Spec spec = {.name = "callboard._native.Stage", .basicsize = sizeof(Stage), .flags = BASE_FLAGS, .slots = slots};
-    PyMethodDef *const lists[] = {stage_methods, stage_write_methods, stage_read_methods, stage_filter_methods};
+    PyMethodDef *const lists[] = {stage_methods, stage_write_methods, stage_read_methods, stage_filter_methods, stage_events_methods};
     slots[sizeof slots / sizeof slots[0] - 2].pfunc = joined(lists, sizeof lists / sizeof lists[0]);
     return slots[sizeof slots / sizeof slots[0] - 2].pfunc == NULL ? NULL : &spec;
 }
