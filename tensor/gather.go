@@ -1,6 +1,9 @@
 package tensor
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Gather copies the elements of a host tensor, row-major and without gaps, to
 // dst, whatever its strides: negative and zero ones included.
@@ -32,6 +35,30 @@ func (t *Tensor) Gather(dst []byte) error {
 	w := t.walk()
 	w.copyTo(dst, t.Data, int(t.ByteOffset))
 	return nil
+}
+
+const (
+	copyAlignment = 64      // of copies: a cache line, and what vector units like
+	copyBytesMax  = 1 << 46 // more than this no address space has; strides of 0 can ask for it
+)
+
+// Copy makes a tensor of the same elements in memory of its own, row-major, which may be written. OUT_OF_MEMORY.
+func (t *Tensor) Copy() (Tensor, error) {
+	if t == nil {
+		return Tensor{}, invalid("tensor is NULL")
+	}
+	size, err := t.Bytes()
+	if err == nil {
+		err = t.checkHost()
+	}
+	if err != nil {
+		return Tensor{}, err
+	}
+	data, err := alignedBytes(size)
+	if err != nil {
+		return Tensor{}, err
+	}
+	return Tensor{Data: data, Shape: slices.Clone(t.Shape), DType: t.DType, Device: CPU}, t.Gather(data)
 }
 
 // walk is the order in which the pieces of a strided tensor are visited: an
