@@ -188,7 +188,7 @@ func TestLargeRaggedPayloadsAndSessions(t *testing.T) {
 	m, err := a.stage.MapAttribute(a.ctx, q, "x", callboard.MapOptions{Ordinal: 5, Init: callboard.InitCurrent, ElementSizes: []uint64{3, 0, 20_001, 1}})
 	require.NoError(t, err)
 	defer m.Abort()
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(a.ctx) {
 		require.NoError(t, err)
 		require.True(t, g.IsArray())
 		for i, row := range [][]uint32{want[0][:3], nil, append(slices.Clone(want[2]), 0), want[3][:1]} {

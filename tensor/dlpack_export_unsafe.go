@@ -11,7 +11,7 @@ import (
 )
 
 // ExportManaged gives a tensor to a DLPack consumer in this process. Whoever gets the struct calls its deleter once, on
-// any thread; then release is called, on a goroutine.
+// any thread; then release is called, on a goroutine that all exports share: it must not block.
 //
 //	release nil   a view: the data must outlive the consumer, and nothing says so but the program
 //	release       ownership: the data lives until release, which only a success leads to

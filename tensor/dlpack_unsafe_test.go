@@ -181,4 +181,3 @@ func TestAnImportedShapeIsPrivate(t *testing.T) {
 	shape[0] = 9
 	require.Equal(t, []int64{0, 3}, in.Shape)
 }
-

@@ -222,7 +222,7 @@ func checkTick(s *callboard.Stage, q *callboard.Query, whole bool) (uint64, erro
 			return 0, err
 		}
 		defer snap.Release()
-		r, err = snap.Read(q, "copied", "mapped")
+		r, err = snap.Read(background, q, "copied", "mapped")
 		if err != nil {
 			return 0, err
 		}

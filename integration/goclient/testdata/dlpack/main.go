@@ -236,7 +236,7 @@ func fills(stage *callboard.Stage) {
 	check(err)
 	var lent *tensor.DLManagedTensorVersioned
 	var group *callboard.MapGroup
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(ctx) {
 		check(err)
 		group = g
 		lent, err = g.ExportVersioned(0, 0)
