@@ -61,6 +61,53 @@ func (t *Tensor) Copy() (Tensor, error) {
 	return Tensor{Data: data, Shape: slices.Clone(t.Shape), DType: t.DType, Device: CPU}, t.Gather(data)
 }
 
+// CheckBools reports the first byte of a tensor of bools, in row-major order, that is neither 0 nor 1. Other bytes in a
+// bool column would be undefined behaviour in readers that trust the type (field report G9). Of other types nothing is
+// looked at. The tensor must have passed CheckBounds.
+func (t *Tensor) CheckBools() error {
+	if t.DType.Code != CodeBool || !t.Device.Host() {
+		return nil
+	}
+	n, err := t.Elements()
+	if err != nil || n == 0 {
+		return err
+	}
+	lanes := int(t.DType.Lanes)
+	if t.Compact() {
+		return checkBools(t.Data[t.ByteOffset:][:int(n)*lanes], 0)
+	}
+	var index [MaxDims]int64
+	at := int64(t.ByteOffset)
+	for value := 0; ; value += lanes {
+		if err := checkBools(t.Data[at:][:lanes], value); err != nil {
+			return err
+		}
+		k := len(t.Shape) - 1
+		for ; k >= 0; k-- {
+			step := t.Strides[k] * int64(lanes)
+			if index[k]++; index[k] < t.Shape[k] {
+				at += step
+				break
+			}
+			at -= step * (t.Shape[k] - 1)
+			index[k] = 0
+		}
+		if k < 0 {
+			return nil
+		}
+	}
+}
+
+// checkBools is CheckBools of bytes whose first one is value number first.
+func checkBools(data []byte, first int) error {
+	for i, b := range data {
+		if b > 1 {
+			return invalid("bool value %d is byte %#02x: expected 0 or 1; write it as uint8 if the bytes carry more", first+i, b)
+		}
+	}
+	return nil
+}
+
 // walk is the order in which the pieces of a strided tensor are visited: an
 // inner loop of count pieces, step bytes apart, of run bytes each, inside dims
 // outer loops. It is a value so that Gather allocates nothing.

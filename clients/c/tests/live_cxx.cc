@@ -105,7 +105,7 @@ static void points_are_filled_in_place(const callboard::stage &stage)
         CHECK(found && found->name() == "points" && !read.next());
         kept = std::move(*found);
     }
-    CHECK(kept.row<point>(0).z == 3 && kept.row<point>(1).y == 5 && kept.rows<point>().size() == kept->rows);
+    CHECK(kept.row<point>(kept.row_of(0)).z == 3 && kept.row_of(1) == 1 && kept.row<point>(1).y == 5 && kept.rows<point>().size() == kept->rows);
     fails(CBD_STATUS_INVALID_ARGUMENT, "asked for", [&] { return kept.rows<int>(); });
 
     auto managed = kept.dlpack();
