@@ -219,7 +219,7 @@ func (v *vector) run(t *testing.T, operation string, memory []byte) (map[string]
 	return nil, nil
 }
 
-// TestVectors: the same in C (clients/c/tests/test_dlpack_vectors.c).
+// TestVectors: the same in C (clients/c/tests/test_dlpack_vectors.c). Field reports D5, G1, G2, G3, G4, G8, G18.
 func TestVectors(t *testing.T) {
 	for _, v := range readVectors(t) {
 		t.Run(v.name, func(t *testing.T) {

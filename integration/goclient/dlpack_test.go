@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Behaviour 281, 282, 288, 290, 291; field reports E2, G15: consumers and producers in C, by cgo. The program is built
+// Behaviour 281, 282, 288, 290, 291; field reports E2, E4, E8, G15: consumers and producers in C, by cgo. The program is built
 // here, since nothing else of the project needs cgo.
 func TestDLPackWithC(t *testing.T) {
 	root, err := harness.Root()

@@ -125,7 +125,7 @@ func TestStoppedBrokerTellsWhy(t *testing.T) {
 }
 
 // A reader that holds too much is refused by name and goes on when it lets go; the
-// writer never notices (rule V7).
+// writer never notices (rule V7; field report E13: who holds what, since when).
 func TestPinnedBytesLimit(t *testing.T) {
 	b := harness.Start(t, "--memory", "64MiB")
 	s := b.Dial("publisher")
