@@ -34,7 +34,7 @@
  *     with INVALID_ARGUMENT, at once. Error texts are always UTF-8.
  *   - A broker that dies and is started anew, or is replaced, takes the session up again. The client looks
  *     for the next one up to cbd_connect_options.reattach_ns, driven by whoever waits, polls or asks whether the
- *     stage is alive; there is no thread of its own. Reads in place and cbd_follow go on the whole time, and
+ *     stage is alive; there is no thread of its own but that of cbd_events. Reads in place and cbd_follow go on the whole time, and
  *     a first look at memory that is not mapped yet waits. Calls that wait for the broker wait for the next one.
  *     What was not sealed is gone: submissions of that time end with BROKER_RESTARTED, and so do ops that were in
  *     flight (but a seal whose floor was reached is OK) and everything on map sessions of before. Work
@@ -206,6 +206,7 @@ typedef struct cbd_read cbd_read;
 typedef struct cbd_snapshot cbd_snapshot;
 typedef struct cbd_cursor cbd_cursor;
 typedef struct cbd_pin cbd_pin;
+typedef struct cbd_events cbd_events;
 
 typedef struct cbd_connect_options {
     const char *client_name;  /* for people; NULL: the program's name */
@@ -290,6 +291,36 @@ CBD_API uint64_t cbd_epoch(cbd_stage *stage);
  * SESSION_ENDED when the broker is gone or another thread closes the stage. */
 CBD_API cbd_status cbd_follow(cbd_stage *stage, uint64_t after, uint64_t timeout_ns,
                               uint64_t *epoch, cbd_error *error);
+
+/* ---- event loops ---------------------------------------------------------- */
+
+/* A descriptor to wait with in poll, select, epoll or any loop on top of them, beside other sources. It is readable
+ *
+ *   - when the epoch moved since cbd_events_drain last looked, and at first where anything was sealed already;
+ *   - when the broker was lost and when one has taken the session up again, though the epoch did not move: ops and
+ *     sessions may have ended;
+ *   - for good once the session is over or the stage is closed; draining then says why.
+ *
+ * So: wait, drain, and if the epoch is a newer one, read. It is a level: readable until it is drained, however many
+ * seals there were, and a reader that is slower than the seals sees the newest state. Nothing that is sealed
+ * after the epoch that draining returned is missed; now and then it is readable without a newer one.
+ *
+ * The first events of a stage start its one thread, which sleeps on the epoch and looks at the socket every 100 ms
+ * like every wait here; it takes the session up again after a restart of the broker, as cbd_follow does. The
+ * thread ends with the stage's last events, and with cbd_stage_close. *events is the caller's: cbd_events_release; each loop
+ * has its own. LIMIT: no descriptor is left; OUT_OF_MEMORY: no thread either; SESSION_ENDED. */
+CBD_API cbd_status cbd_events_open(cbd_stage *stage, cbd_events **events, cbd_error *error);
+
+/* The descriptor, an eventfd (non-blocking, close-on-exec) that stays open until cbd_events_release, also when the stage is closed.
+ * Wait for it to be readable, and leave reading to cbd_events_drain. -1 in a forked child, whose parent it belongs to. */
+CBD_API int cbd_events_fileno(const cbd_events *events);
+
+/* Makes the descriptor not readable, then *epoch (may be NULL) is the newest one; 0: nothing was sealed. Never waits. SESSION_ENDED, or why else the
+ * session is over: the descriptor stays readable. */
+CBD_API cbd_status cbd_events_drain(cbd_events *events, uint64_t *epoch, cbd_error *error);
+
+/* Gives events back and closes the descriptor: take it out of the loop before. */
+CBD_API void cbd_events_release(cbd_events *events);
 
 /* The write floor of an attribute at the newest epoch: the ordinal through which
  * it is sealed; name NULL: the global floor. 0: never sealed. */

@@ -563,6 +563,26 @@ private:
     detail::owner<cbd_snapshot, cbd_snapshot_release> handle_;
 };
 
+/// A descriptor for poll, epoll and the loops on top of them: readable when there is something to look at.
+class events {
+public:
+    events() = default;
+    explicit events(cbd_events *handle) : handle_(handle) {}
+    cbd_events *get() const noexcept { return handle_.get(); }
+    int fileno() const noexcept { return cbd_events_fileno(get()); }
+
+    /// Makes it not readable; the newest epoch.
+    result<std::uint64_t> drain() const
+    {
+        std::uint64_t epoch = 0;
+        CALLBOARD_TRY(cbd_events_drain(get(), &epoch, &failed));
+        return epoch;
+    }
+
+private:
+    detail::owner<cbd_events, cbd_events_release> handle_;
+};
+
 // ---- the stage ---------------------------------------------------------------------------------
 
 /// A session with the broker. Whatever was made of it may outlive it.
@@ -597,6 +617,14 @@ public:
         std::uint64_t epoch = 0;
         CALLBOARD_TRY(cbd_follow(get(), after, detail::nanoseconds(timeout), &epoch, &failed));
         return epoch;
+    }
+
+    /// For an event loop; each loop has its own.
+    result<callboard::events> events() const
+    {
+        cbd_events *handle = nullptr;
+        CALLBOARD_TRY(cbd_events_open(get(), &handle, &failed));
+        return callboard::events(handle);
     }
 
     result<std::uint64_t> write_floor(const std::string &name) const

@@ -23,7 +23,9 @@
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dlpack.c     groups and tensors as DLPack's, and the way back
  *     dtype.c, text.c, error.c, futex.c                               what they need
+ *     events.c     tells event loops of epochs                        struct events
  *     log.c        tells the application's callback what happens
+ *     thread.c     starts the threads of these two
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
  * `mapped`: whoever needs its mappings, that is the open stage, every call while it
@@ -32,7 +34,7 @@
  *
  * Locks. ring.lock (submit, drain), cache_lock (columns, segments, row maps),
  * socket_lock (one request at a time), state_lock (why the session ended). Order: cache_lock before
- * socket_lock before ring.lock; state_lock is a leaf. Nobody sleeps on a futex with a lock held, but for
+ * socket_lock before ring.lock; state_lock is a leaf, and none of these is taken with a lock of struct events held. Nobody sleeps on a futex with a lock held, but for
  * cache_lock: who needs a segment of a broker that is just being replaced (reattach.c).
  *
  * A forked child must not touch a lock: another thread of the parent may have held
@@ -64,6 +66,11 @@ enum log_channel { CBDI_LOG_SESSION, CBDI_LOG_MEMORY, CBDI_LOG_HANDLE, CBDI_LOG_
 
 /* Never waits for the callback, and is never called where data goes, or with the descriptors' lock held. */
 void cbdi_log(uint32_t severity, enum log_channel channel, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- threads (thread.c) ---------------------------------------------------- */
+
+/* One that no signal interrupts; 0 or an errno. */
+int cbdi_thread_start(pthread_t *thread, void *(*run)(void *), void *context);
 
 /* ---- texts (text.c) ------------------------------------------------------ */
 
@@ -498,6 +505,17 @@ struct reattach {
     bool settling;           /* guarded by cache_lock */
 };
 
+/* Who waits in event loops, and the thread that tells them (events.c). */
+struct events {
+    pthread_mutex_t gate;     /* starting and stopping the thread; before lock */
+    pthread_mutex_t lock;     /* the list, which changes with the descriptors' lock held as well */
+    struct cbd_events *first;
+    bool running;             /* guarded by gate */
+    pthread_t thread;
+    _Atomic uint32_t stop;
+    uint32_t gone;            /* a futex: the thread is over */
+};
+
 struct cbd_stage {
     _Atomic uint32_t refs;
     _Atomic uint32_t mapped;
@@ -541,6 +559,7 @@ struct cbd_stage {
     uint32_t bucket_count; /* a power of two */
     cbd_query *root;       /* borrowed by nobody: released at close */
     struct lists *lists;   /* made at the first use */
+    struct events events;
 
     _Atomic uint64_t last_query; /* that was numbered here */
 
@@ -568,6 +587,15 @@ void cbdi_descriptors_unlock(void);
 void cbdi_close_socket(cbd_stage *stage);
 /* What a message that answers a hello is: the reply, or why there is none. */
 cbd_status cbdi_hello_reply(const void *message, size_t bytes, size_t fd_count, cbd_abi_hello_reply *reply, cbd_error *error);
+
+/* ---- event loops (events.c) ----------------------------------------------------------- */
+
+void cbdi_events_init(cbd_stage *stage);
+void cbdi_events_free(cbd_stage *stage);
+/* Every event loop learns that the stage was closed, and the thread ends. Before the directory goes. */
+void cbdi_events_close(cbd_stage *stage);
+/* In a forked child, with the descriptors' lock held: the parent's events are not the child's to take. */
+void cbdi_events_forked(cbd_stage *stage);
 
 /* Marks the session as over; the first reason counts. */
 void cbdi_end(cbd_stage *stage, cbd_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));

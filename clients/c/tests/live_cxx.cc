@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include <poll.h>
+
 struct point {
     float x, y, z;
 };
@@ -62,6 +64,10 @@ static void run(const char *name)
     auto late = stage.follow(stage.epoch(), std::chrono::milliseconds(1));
     CHECK(!late && late.error().code() == CBD_STATUS_TIMEOUT);
     CHECK(query->wait());
+    auto events = stage.events();
+    CHECK(events && events->fileno() >= 0 && events->drain().value() == stage.epoch());
+    stage.close();
+    CHECK(!events->drain() && events->drain().error().code() == CBD_STATUS_SESSION_ENDED);
 }
 
 #else
@@ -191,6 +197,17 @@ static void rows_have_their_own_lengths(const callboard::stage &stage)
     session.abort();
 }
 
+static void an_event_loop_waits_for_epochs(const callboard::stage &stage)
+{
+    const callboard::events events = stage.events(), late = stage.events();
+    pollfd look[2] = {{events.fileno(), POLLIN, 0}, {late.fileno(), POLLIN, 0}};
+    const cbd_op_result sealed = stage.publish<double>("looped", std::vector<double>{1}, {1}).wait();
+    while (events.drain() < sealed.epoch)
+        CHECK(poll(look, 1, 10000) == 1);
+    CHECK(poll(look + 1, 1, 10000) == 1 && late.drain() >= sealed.epoch); /* each has its own */
+    static_assert(!std::is_copy_constructible_v<callboard::events>);
+}
+
 static void run(const char *name)
 {
     fails(CBD_STATUS_INVALID_ARGUMENT, "", [] { return callboard::stage::connect("no stage can have this name!"); });
@@ -200,6 +217,7 @@ static void run(const char *name)
     a_consumer_of_dlpack_fills_a_group(stage);
     values_are_published_and_written(stage);
     rows_have_their_own_lengths(stage);
+    an_event_loop_waits_for_epochs(stage);
     callboard::read_group kept = stage.latest("image");
     stage.close();
     CHECK(!stage.alive());
