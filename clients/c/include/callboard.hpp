@@ -517,6 +517,7 @@ public:
     explicit read(cbd_read *handle) : handle_(handle) {}
     cbd_read *get() const noexcept { return handle_.get(); }
     std::uint64_t epoch() const { return cbd_read_epoch(get()); }
+    std::uint64_t ordinal() const { return cbd_read_ordinal(get()); }
 
     /// The next group, none at the end. It is independent of the read.
     result<std::optional<read_group>> next() const

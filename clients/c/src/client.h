@@ -301,12 +301,19 @@ struct column *cbdi_column_named(cbd_stage *stage, const char *name, size_t leng
 /* Rule V4. NOT_FOUND, without a text, when the column shows nothing at the epoch. */
 cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t epoch, struct version *version,
                              cbd_error *error);
-/* The version that is exactly the state as of an ordinal, sealed by the epoch (O4). NOT_FOUND, without a text,
+/* Which of a column's states is meant. */
+struct moment {
+    uint32_t by;    /* CBD_AT_ORDINAL, CBD_AT_STAMP or CBD_AT_NEAREST_STAMP */
+    uint64_t at;
+    uint64_t epoch; /* by stamp: what was sealed later does not count. An ordinal's state does not change any more */
+};
+
+/* The version that is exactly the state of the moment, sealed by the epoch (O4). NOT_FOUND, without a text,
  * when the column had nothing then; OUT_OF_RANGE. It is not pinned yet (V5). */
-cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_t at, uint64_t epoch, struct version *version,
-                                cbd_error *error);
+cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, const struct moment *moment, uint64_t epoch,
+                                struct version *version, cbd_error *error);
 /* The OUT_OF_RANGE that says so. */
-cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error);
+cbd_status cbdi_not_retained(const struct column *column, const struct moment *moment, cbd_error *error);
 cbd_status cbdi_string(cbd_stage *stage, uint64_t id, const char **text, uint32_t *length, cbd_error *error);
 cbd_status cbdi_floors_at(cbd_stage *stage, uint64_t epoch, struct floors *floors, cbd_error *error);
 /* name NULL: the global floor. */
@@ -411,9 +418,9 @@ struct tombstone {
     uint32_t place; /* in the query */
 };
 
-/* Finds the version as of an ordinal and pins it (V5); NOT_FOUND, without a text, when there was none. */
-cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at, struct version *version, cbd_pin **pin,
-                           cbd_error *error);
+/* Finds the version of a moment and pins it (V5); NOT_FOUND, without a text, when there was none. */
+cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, const struct moment *moment, struct version *version,
+                           cbd_pin **pin, cbd_error *error);
 /* The last delete of each of the query's prims, of those above `since` and up to `end` that the epoch shows,
  * in the query's order (O7). OUT_OF_RANGE: not all of them are known any more. *list is the caller's to free. */
 cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epoch, uint64_t since, uint64_t end,
