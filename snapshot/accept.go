@@ -93,6 +93,7 @@ func (w *incoming) stand(s *Store) {
 	if old := w.instead; old != nil {
 		w.capture.insert = w.capture.insert || old.insert
 		w.column.removeCapture(old)
+		s.forgetInserts(w.column, old)
 		s.dropCapture(old)
 		w.instead = nil
 	}
@@ -101,13 +102,20 @@ func (w *incoming) stand(s *Store) {
 	w.noteInsert(s)
 }
 
-// noteInsert remembers an INSERT until it is sealed.
+// noteInsert remembers an INSERT until it is sealed. A prim that is deleted between them
+// may have several; none is accepted below another, so they come in order.
 func (w *incoming) noteInsert(s *Store) {
 	if !w.capture.insert {
 		return
 	}
-	for _, prim := range w.capture.prims {
-		s.inserts[prim] = insert{w.ordinal, w.column.index}
+	lists := make([]insert, len(w.capture.prims)) // their memory: mostly of one each
+	for i, prim := range w.capture.prims {
+		lists[i] = insert{w.ordinal, w.column.index}
+		if earlier := s.inserts[prim]; earlier != nil {
+			s.inserts[prim] = append(earlier, lists[i])
+		} else {
+			s.inserts[prim] = lists[i : i+1 : i+1]
+		}
 	}
 }
 
@@ -177,8 +185,13 @@ func (s *Store) forgetInserts(c *column, k *capture) {
 		return
 	}
 	for _, prim := range k.prims {
-		if i, ok := s.inserts[prim]; ok && i.column == c.index && i.ordinal == k.ordinal {
+		list := s.inserts[prim]
+		switch i := slices.Index(list, insert{k.ordinal, c.index}); {
+		case i < 0:
+		case len(list) == 1:
 			delete(s.inserts, prim)
+		default:
+			s.inserts[prim] = slices.Delete(list, i, i+1)
 		}
 	}
 }

@@ -232,11 +232,15 @@ func (s *Store) checkInsert(k *capture, ordinal uint64) error {
 	return nil
 }
 
-// checkEarlier refuses a write below an INSERT that was accepted, which it would
-// make wrong (rule O2).
+// checkEarlier refuses a write, an INSERT too, below an INSERT that was accepted, which
+// it would make wrong (rule O2).
 func (s *Store) checkEarlier(k *capture, ordinal uint64) error {
 	for _, prim := range k.prims {
-		if i, ok := s.inserts[prim]; ok && ordinal < i.ordinal {
+		list := s.inserts[prim]
+		if len(list) == 0 {
+			continue
+		}
+		if i := list[len(list)-1]; ordinal < i.ordinal {
 			return protocol.Errorf(protocol.StatusAlreadyExists, "prim %s was inserted at ordinal %d, which is not sealed yet: a write at ordinal %d would make it exist before; write at %d or above", s.pathText(prim), i.ordinal, ordinal, i.ordinal)
 		}
 	}

@@ -22,6 +22,11 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if seal { // what it covers comes before it
 		after = w.ordinal
 	}
+	for _, z := range s.active { // as does what a seal on its way covers, which has taken its captures already
+		if z.coversName(w.name) {
+			after = max(after, z.ordinal)
+		}
+	}
 	w.deletes = s.reaching(w.column, w.name, k, after)
 	alone := slices.ContainsFunc(w.deletes, func(d *remembered) bool { return d.ordinal == k.ordinal }) // comes after that delete
 	if w.column != nil && !seal && !alone && k.session == nil {

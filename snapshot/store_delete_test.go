@@ -281,6 +281,30 @@ func TestADeleteAboveAWriteThatSealsItself(t *testing.T) {
 	f.checkBooks()
 }
 
+// TestADeleteThatASealOnItsWayCovers: rules L1, O1. A write that comes while a seal copies does not bring a delete back
+// that this seal covers: it would stay behind, and the next seal would take what was written after it.
+func TestADeleteThatASealOnItsWayCovers(t *testing.T) {
+	f := newFixture(t, Config{CopyInlineBytes: 1}, 1<<30)
+	p := f.paths(2)
+	write := func(q *Query, ordinal uint64, seal bool) *Job {
+		return f.start(func() (Outcome, *Job, error) {
+			return f.store.Write(&Target{Query: q, Name: "a", Schema: bytesSchema(2), Ordinal: ordinal}, make([]byte, 2*q.Size()), q.Size(), all, seal)
+		})
+	}
+	end := func(j *Job) {
+		f.jobs = append(f.jobs, &fixtureJob{j, nil})
+		f.endJob()
+	}
+	f.delete(3, queryOf(p...), "a")
+	sealing := write(queryOf(p[0]), 3, true)
+	end(write(queryOf(p[1]), 4, false))
+	end(sealing)
+	require.Len(t, f.rowsAt(1, f.store.Epoch()), 1)
+	f.seal(4, protocol.ScopeAll)
+	require.Len(t, f.rowsAt(1, f.store.Epoch()), 2, "both were written after the delete")
+	f.checkBooks()
+}
+
 // TestRememberedDeletesAreBounded: a stage whose attributes are all sealed by name never
 // seals a delete of everything for names that may come; that must not take memory for ever.
 func TestRememberedDeletesAreBounded(t *testing.T) {

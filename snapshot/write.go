@@ -326,7 +326,8 @@ func (s *Store) checkPrims(r resolved, k *capture, insert bool) error {
 		if err := s.checkInsert(k, k.ordinal); err != nil {
 			return err
 		}
-	} else if len(s.inserts) > 0 {
+	}
+	if len(s.inserts) > 0 {
 		if err := s.checkEarlier(k, k.ordinal); err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@
 #include "callboard/error.hpp"   // error, result, names, ordinal
 #include "callboard/library.hpp" // versions, log_handler
 #include "callboard/map.hpp"     // session, group, claimed_group
-#include "callboard/query.hpp"   // op, filter, query, list
+#include "callboard/query.hpp"   // op, filter, query, list, events
 #include "callboard/read.hpp"    // read, read_group, pin, snapshot, cursor
 #include "callboard/rows.hpp"    // row_type, tensor_of, schema_of
 #include "callboard/span.hpp"

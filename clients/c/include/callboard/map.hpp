@@ -27,12 +27,13 @@ public:
         return span<T>(static_cast<T *>(record_->data), static_cast<std::size_t>(record_->rows));
     }
 
-    /// All numbers of the rows one after the other: an image, a mesh.
+    /// All elements of the rows one after the other: the pixels of an image, the points of a scan. T is a number, or what
+    /// has the lanes of the attribute.
     template <class T>
     result<span<T>> values() const
     {
-        static_assert(row_type<T>::lanes == 1, "values are numbers");
-        if (!detail::fits<T>(record_->schema) || record_->schema.kind != CBD_KIND_FIXED)
+        detail::check_row<T>();
+        if (!detail::fits_values<T>(record_->schema))
             CALLBOARD_FAIL(detail::mismatch<T>(record_->attribute, record_->schema, record_->row_bytes));
         return span<T>(static_cast<T *>(record_->data), static_cast<std::size_t>(record_->rows * record_->row_bytes / sizeof(T)));
     }

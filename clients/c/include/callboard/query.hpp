@@ -1,4 +1,4 @@
-// Operations, filters, queries, and lists of ids.
+// Operations, filters, queries, lists of ids, and descriptors for event loops.
 // Part of callboard.hpp, which is what to include.
 #ifndef CALLBOARD_QUERY_HPP
 #define CALLBOARD_QUERY_HPP
@@ -201,6 +201,26 @@ public:
 private:
     std::shared_ptr<cbd_stage> stage_;
     std::uint64_t number_ = 0;
+};
+
+/// A descriptor for poll, epoll and the loops on top of them: readable when there is something to look at.
+class events {
+public:
+    events() = default;
+    explicit events(cbd_events *handle) : handle_(handle) {}
+    cbd_events *get() const noexcept { return handle_.get(); }
+    int fileno() const noexcept { return cbd_events_fileno(get()); }
+
+    /// Makes it not readable; the newest epoch.
+    result<std::uint64_t> drain() const
+    {
+        std::uint64_t epoch = 0;
+        CALLBOARD_TRY(cbd_events_drain(get(), &epoch, &failed));
+        return epoch;
+    }
+
+private:
+    detail::owner<cbd_events, cbd_events_release> handle_;
 };
 
 } // inline namespace

@@ -62,12 +62,12 @@ public:
     const T &row(std::size_t i) const { return rows<T>()[row_of(i)]; }
 #endif
 
-    /// All numbers of the rows one after the other.
+    /// All elements of the rows one after the other, as group::values.
     template <class T>
     result<span<const T>> values() const
     {
-        static_assert(row_type<T>::lanes == 1, "values are numbers");
-        if (!detail::fits<T>(get()->schema) || get()->schema.kind != CBD_KIND_FIXED || get()->is_delete)
+        detail::check_row<T>();
+        if (!detail::fits_values<T>(get()->schema) || get()->is_delete)
             CALLBOARD_FAIL(detail::mismatch<T>(get()->name, get()->schema, get()->row_bytes));
         return span<const T>(static_cast<const T *>(get()->data), static_cast<std::size_t>(get()->rows * get()->row_bytes / sizeof(T)));
     }
@@ -116,6 +116,7 @@ public:
     explicit read(cbd_read *handle) : handle_(handle) {}
     cbd_read *get() const noexcept { return handle_.get(); }
     std::uint64_t epoch() const { return cbd_read_epoch(get()); }
+    std::uint64_t ordinal() const { return cbd_read_ordinal(get()); }
 
     /// The next group, none at the end. It is independent of the read.
     result<std::optional<read_group>> next() const

@@ -6,6 +6,7 @@
 #include "../callboard.h"
 #include "error.hpp"
 
+#include <algorithm>
 #include <array>
 #include <complex>
 #include <cstddef>
@@ -70,6 +71,25 @@ bool fits(const cbd_schema &schema)
     return schema.code == row_type<T>::code && schema.bits == row_type<T>::bits;
 }
 
+/// Whether a row is some T, one after the other.
+template <class T>
+bool fits_values(const cbd_schema &schema)
+{
+    return fits<T>(schema) && schema.kind == CBD_KIND_FIXED && (row_type<T>::lanes == 1 || row_type<T>::lanes == schema.lanes);
+}
+
+/// The type and the row shape, for C to judge: a shape that is too long as well.
+template <class T, class Options>
+void describe(Options &options, std::initializer_list<std::uint64_t> row_shape)
+{
+    check_row<T>();
+    options.code = row_type<T>::code;
+    options.bits = row_type<T>::bits;
+    options.lanes = row_type<T>::lanes;
+    options.row_ndim = static_cast<std::uint32_t>(row_shape.size());
+    std::copy_n(row_shape.begin(), std::min<std::size_t>(row_shape.size(), CBD_ROW_NDIM_MAX), options.row_shape);
+}
+
 template <class T>
 cbd_error mismatch(const char *name, const cbd_schema &schema, std::uint64_t row_bytes)
 {
@@ -104,19 +124,11 @@ cbd_tensor tensor_of(const T *data, std::int32_t ndim, const std::int64_t *shape
 template <class T>
 cbd_schema schema_of(std::initializer_list<std::uint64_t> row_shape = {}, std::uint32_t semantic = CBD_SEMANTIC_NONE, bool is_array = false)
 {
-    detail::check_row<T>();
     cbd_schema out{};
     out.kind = is_array ? CBD_KIND_ARRAY : CBD_KIND_FIXED;
     out.semantic = semantic;
-    out.code = row_type<T>::code;
-    out.bits = row_type<T>::bits;
-    out.lanes = row_type<T>::lanes;
     out.device_type = CBD_DEVICE_CPU;
-    out.row_ndim = static_cast<std::uint32_t>(row_shape.size()); // more than there is room for is refused by its number
-    std::size_t i = 0;
-    for (std::uint64_t extent : row_shape)
-        if (i < CBD_ROW_NDIM_MAX)
-            out.row_shape[i++] = extent;
+    detail::describe<T>(out, row_shape);
     return out;
 }
 

@@ -70,6 +70,14 @@ public:
         return epoch;
     }
 
+    /// For an event loop; each loop has its own.
+    result<callboard::events> events() const
+    {
+        cbd_events *handle = nullptr;
+        CALLBOARD_TRY(cbd_events_open(get(), &handle, &failed));
+        return callboard::events(handle);
+    }
+
     result<std::uint64_t> write_floor(const std::string &name) const
     {
         std::uint64_t value = 0;
@@ -117,7 +125,15 @@ public:
         return known;
     }
 
-    /// States an attribute's schema and settings before anybody writes it; schema_of<T>() makes the schema.
+    /// States that rows are T, or arrays of T with this shape, before anybody writes them. retain: how many versions are
+    /// kept; 0: as the stage says.
+    template <class T>
+    result<op> declare(const std::string &name, std::initializer_list<std::uint64_t> row_shape = {}, std::uint32_t retain = 0) const
+    {
+        return declare(name, schema_of<T>(row_shape), retain);
+    }
+
+    /// The same of any schema, as schema_of<T>() makes it, with all settings.
     result<op> declare(const std::string &name, const cbd_schema &schema, std::uint32_t retain = 0,
                        std::uint32_t handoff = CBD_HANDOFF_DEFAULT) const
     {
@@ -221,17 +237,15 @@ public:
 
     // ---- writing
 
-    /// Opens a session to fill a row of T for each prim. Other options than these: map with cbd_map_options.
+    /// Opens a session to fill a row for each prim: a T, or an array of T with this shape. Other options than these: map
+    /// with cbd_map_options.
     template <class T>
-    result<session> map(const callboard::query &prims, const std::string &name, ordinal at) const
+    result<session> map(const callboard::query &prims, const std::string &name, ordinal at, std::initializer_list<std::uint64_t> row_shape = {}) const
     {
-        detail::check_row<T>();
         cbd_map_options options{};
         options.ordinal = at.value();
         options.next_ordinal = at.next();
-        options.code = row_type<T>::code;
-        options.bits = row_type<T>::bits;
-        options.lanes = row_type<T>::lanes;
+        detail::describe<T>(options, row_shape);
         return map(prims, name, options);
     }
 

@@ -192,8 +192,9 @@ static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods, stage_filter_methods};
-    Stage_Type.tp_methods = joined(lists, 4);
+    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods, stage_filter_methods,
+                                  stage_events_methods};
+    Stage_Type.tp_methods = joined(lists, sizeof lists / sizeof lists[0]);
     if (Stage_Type.tp_methods == NULL)
         return PyErr_NoMemory();
 
@@ -202,7 +203,7 @@ PyMODINIT_FUNC PyInit__native(void)
         return NULL;
     PyTypeObject *types[] = {&Stage_Type, &Query_Type, &Op_Type,        &MapSession_Type, &Group_Type,
                              &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type,
-                             &Cursor_Type};
+                             &Cursor_Type, &Events_Type};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (PyModule_AddType(module, types[i]) < 0) {
             Py_DECREF(module);

@@ -10,6 +10,7 @@
  *     write.c    Stage: writing, publishing, sealing, declaring
  *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
+ *     events.c   Events, and Stage: descriptors for event loops
  *     log.c      the log callback
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
@@ -217,6 +218,7 @@ typedef struct {
     cbd_stage *stage;
     bool closed;
     PyObject *names; /* texts of tokens that named an attribute, by token; NULL: none has */
+    PyObject *events; /* of fileno(); NULL: it was not asked for */
     PyObject *weakrefs;
 } Stage;
 
@@ -237,7 +239,7 @@ typedef struct {
 } Op;
 
 extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
-    Snapshot_Type, Cursor_Type;
+    Snapshot_Type, Cursor_Type, Events_Type;
 
 /* An attribute's name, from a string or a token (behaviour 270). Borrowed: valid as long as `from` and the stage live.
  * NULL with an exception. */
@@ -269,8 +271,8 @@ PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
 /* The view of a read group's tensor `index`; row: of its first prim alone, without the axis of rows. */
 View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t index, bool row);
 
-/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
-extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
+/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find; events.c: for event loops. */
+extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[], stage_events_methods[];
 
 /* log.c: functions of the module. */
 PyObject *log_install(PyObject *module, PyObject *args);

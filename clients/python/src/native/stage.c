@@ -2,7 +2,7 @@
 #include "native.h"
 
 /* Never without the GIL: a string from cbd_resolve is borrowed until the stage is
- * closed, and is copied with the GIL held. Closing waits for nobody. */
+ * closed, and is copied with the GIL held. Closing waits for nobody who may want it. */
 static void close_stage(Stage *self)
 {
     if (self->closed)
@@ -102,6 +102,7 @@ static void stage_dealloc(PyObject *self)
     if (stage->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
     Py_XDECREF(stage->names);
+    Py_XDECREF(stage->events);
     cbd_stage_release(stage->stage);
     Py_TYPE(self)->tp_free(self);
 }
