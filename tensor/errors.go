@@ -18,6 +18,7 @@ const (
 var (
 	ErrInvalidArgument error = &Error{Code: InvalidArgument}
 	ErrNotSupported    error = &Error{Code: NotSupported}
+	ErrOutOfMemory     error = &Error{Code: OutOfMemory}
 )
 
 // Error is refused input. Text is for people: it names the offending input, the

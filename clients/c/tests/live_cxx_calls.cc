@@ -152,6 +152,10 @@ static void batches_deletes_and_what_changed(const callboard::stage &stage)
     CHECK(changed[1].prims()[0] == three.ids()[2] && MUST(changed[1].row_ordinals())[0] == 2);
     fails(CBD_STATUS_INVALID_ARGUMENT, "asked for", [&] { return changed[1].rows<float>(); });
     CHECK(groups(MUST(second.read_since(three, {"d/position"}, callboard::cursor()))).size() == 1);
+    cbd_range common{};
+    common.at_what = CBD_AT_COMMON;
+    CHECK(MUST(stage.read(three, {"d/mass", "d/position"}, common)).ordinal() == 2);
+    CHECK(MUST(stage.read(three, {"d/mass"})).ordinal() == 0);
     CHECK(MUST(stage.frontier("d/mass")) < 2 && MUST(stage.frontier("never")) == 0);
 
     done(MUST(stage.delete_prims(last, 3)));
