@@ -78,7 +78,7 @@ func (w *incoming) commit(s *Store) {
 	}
 	if w.tail != nil {
 		w.meetDeletes(s)
-		w.tail.join(w.capture.prims, w.payload.bytes[:w.copied])
+		w.column.join(w.tail, w.capture.prims, w.payload.bytes[:w.copied])
 		s.dropCapture(w.capture)
 	} else {
 		w.settle(s)
@@ -93,7 +93,7 @@ func (w *incoming) stand(s *Store) {
 	if old := w.instead; old != nil {
 		w.capture.insert = w.capture.insert || old.insert
 		w.column.removeCapture(old)
-		s.forgetInserts(w.column, old)
+		s.forgetInserts(old)
 		s.dropCapture(old)
 		w.instead = nil
 	}
@@ -103,19 +103,10 @@ func (w *incoming) stand(s *Store) {
 }
 
 // noteInsert remembers an INSERT until it is sealed. A prim that is deleted between them
-// may have several; none is accepted below another, so they come in order.
+// may have several.
 func (w *incoming) noteInsert(s *Store) {
-	if !w.capture.insert {
-		return
-	}
-	lists := make([]insert, len(w.capture.prims)) // their memory: mostly of one each
-	for i, prim := range w.capture.prims {
-		lists[i] = insert{w.ordinal, w.column.index}
-		if earlier := s.inserts[prim]; earlier != nil {
-			s.inserts[prim] = append(earlier, lists[i])
-		} else {
-			s.inserts[prim] = lists[i : i+1 : i+1]
-		}
+	if w.capture.insert {
+		s.inserts.add(w.capture.prims, w.capture, (*capture).order)
 	}
 }
 
@@ -180,19 +171,9 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 }
 
 // forgetInserts forgets the INSERT that a capture was, if it was one.
-func (s *Store) forgetInserts(c *column, k *capture) {
-	if len(s.inserts) == 0 || !k.insert {
-		return
-	}
-	for _, prim := range k.prims {
-		list := s.inserts[prim]
-		switch i := slices.Index(list, insert{k.ordinal, c.index}); {
-		case i < 0:
-		case len(list) == 1:
-			delete(s.inserts, prim)
-		default:
-			s.inserts[prim] = slices.Delete(list, i, i+1)
-		}
+func (s *Store) forgetInserts(k *capture) {
+	if k.insert {
+		s.inserts.remove(k.prims, k)
 	}
 }
 
@@ -218,7 +199,7 @@ func (w *incoming) drop(s *Store) {
 	if w.capture != nil {
 		if w.standing {
 			w.column.removeCapture(w.capture)
-			s.forgetInserts(w.column, w.capture)
+			s.forgetInserts(w.capture)
 		}
 		s.dropCapture(w.capture)
 		w.capture = nil

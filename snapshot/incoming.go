@@ -27,7 +27,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 			after = max(after, z.ordinal)
 		}
 	}
-	w.deletes = s.reaching(w.column, w.name, k, after)
+	w.deletes, w.meets = s.reaching(w.column, w.name, k.prims, after)
 	alone := slices.ContainsFunc(w.deletes, func(d *remembered) bool { return d.ordinal == k.ordinal }) // comes after that delete
 	if w.column != nil && !seal && !alone && k.session == nil {
 		w.instead = w.column.superseded(k)
@@ -190,4 +190,7 @@ func (w *incoming) meetDeletes(s *Store) {
 		s.attach(d, w.column)
 	}
 	w.deletes = nil
+	if w.meets {
+		s.deletes.met(w.column, w.capture.prims)
+	}
 }

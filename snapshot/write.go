@@ -200,6 +200,7 @@ type incoming struct {
 	tail     *capture      // the one to join instead of standing alone
 	instead  *capture      // the one that it makes pointless: earlier values of the same prims at the same ordinal
 	deletes  []*remembered // accepted before, to stand in its column too
+	meets    bool          // some of its prims are in remembered deletes
 	source   *Block        // the lease that the payload is copied from
 	from     []uint32      // of an array: the payload's row for each of the capture's prims; nil: row i
 	standing bool          // the capture is among its column's already
