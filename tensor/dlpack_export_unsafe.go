@@ -168,11 +168,14 @@ func lend[M DLManagedTensor | DLManagedTensorVersioned](managed *M, link *uintpt
 // knows, allocates nothing and waits for nobody: it puts the export in front of a list and, where the list was empty,
 // writes a byte to a pipe. A goroutine waits there.
 var (
-	returned   uintptr // head of the list: the export returned last
-	returnedFD int32   // the pipe's writing end
+	returned uintptr // head of the list: the export returned last
+	//lint:ignore U1000 the assembly reads it
+	returnedFD int32 // the pipe's writing end
 )
 
 // deleter has C's calling convention: void deleter(struct DLManagedTensor *) or (struct DLManagedTensorVersioned *).
+//
+//lint:ignore U1000 deleterAddress, in assembly, refers to it
 func deleter()
 
 // deleterAddress is where deleter lies.
