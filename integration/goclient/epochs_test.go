@@ -93,7 +93,9 @@ func TestEpochsEndWithTheirContextAndTheStage(t *testing.T) {
 	require.False(t, ok)
 	_, ok = next(t, s.Epochs(background))
 	require.False(t, ok, "of a stage that is closed")
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before }, 10*time.Second, 5*time.Millisecond)
+	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "%d goroutines are left, there were %d", runtime.NumGoroutine(), before)
+	}
 }
 
 // A broker that is killed and started anew does not end the channel (B1); one that stays away does (field report E12).
