@@ -558,7 +558,7 @@ static inline cbd_write_options cbd_write_options_default(void)
  * Packed, one tensor is cut into rows of equal length: as many as addressed prims, or
  * with an index_map as its highest entry says. Text is uint8 with CBD_SEMANTIC_STRING.
  * INVALID_ARGUMENT: shape, dtype, semantic, count, an index_map or mask that is shorter than count
- * needs, a CPU device other than 0 (with their numbers);
+ * needs, a CPU device other than 0 (with their numbers), a bool that is neither 0 nor 1;
  * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind on a
  * stage without CBD_FEATURE_ARRAY, device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,

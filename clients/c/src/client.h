@@ -442,6 +442,8 @@ void cbdi_schema_from_abi(const cbd_abi_schema *abi, cbd_schema *schema);
 /* The shape (rows, *row_shape[, lanes]); returns ndim. */
 int32_t cbdi_view_shape(const cbd_schema *schema, uint64_t rows, int64_t shape[CBD_NDIM_MAX]);
 cbd_status cbdi_tensor_check(const cbd_tensor *tensor, uint64_t *bytes, cbd_error *error);
+/* Refuses a tensor of bools that has a byte other than 0 and 1; `bytes` as cbdi_tensor_check found them. */
+cbd_status cbdi_bools_check(const cbd_tensor *tensor, uint64_t bytes, cbd_error *error);
 /* Reads a tensor as rows: fills schema->lanes, code, bits (and checks them where
  * `existing` is given); row_shape must be set already. */
 cbd_status cbdi_fold(const cbd_tensor *tensor, cbd_schema *schema, const cbd_schema *existing, cbd_error *error);

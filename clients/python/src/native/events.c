@@ -18,7 +18,7 @@ static PyObject *events_new(Stage *stage)
     Py_END_ALLOW_THREADS
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    Events *self = PyObject_New(Events, &Events_Type);
+    Events *self = PyObject_New(Events, Events_Type);
     if (self == NULL)
         cbd_events_release(pointer);
     else
@@ -39,7 +39,7 @@ static PyObject *events_release(PyObject *self, PyObject *Py_UNUSED(unused))
 static void events_dealloc(PyObject *self)
 {
     cbd_events_release(((Events *)self)->events); /* waits for nobody but the C client's thread, which is woken */
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *events_drain(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -57,20 +57,20 @@ static PyObject *events_fileno(PyObject *self, PyObject *Py_UNUSED(unused))
 }
 
 static PyMethodDef events_methods[] = {
-    {"fileno", events_fileno, METH_NOARGS, "fileno()\n--\n\nSee Stage.fileno."},
-    {"drain", events_drain, METH_NOARGS, "drain()\n--\n\nSee Stage.drain."},
-    {"release", events_release, METH_NOARGS, "release()\n--\n\nCloses the descriptor."},
+    {"fileno", events_fileno, METH_NOARGS, "fileno($self)\n--\n\nSee Stage.fileno."},
+    {"drain", events_drain, METH_NOARGS, "drain($self)\n--\n\nSee Stage.drain."},
+    {"release", events_release, METH_NOARGS, "release($self)\n--\n\nCloses the descriptor."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Events_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard._native.Events",
-    .tp_doc = "A descriptor that becomes readable when a stage has something new; see Stage.fileno.",
-    .tp_basicsize = sizeof(Events),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = events_dealloc,
-    .tp_methods = events_methods,
+static PyType_Slot events_slots[] = {
+    {Py_tp_doc, "A descriptor that becomes readable when a stage has something new; see Stage.fileno."},
+    {Py_tp_dealloc, events_dealloc},
+    {Py_tp_methods, events_methods},
+    {0, NULL},
 };
+
+PyType_Spec Events_Spec = {.name = "callboard._native.Events", .basicsize = sizeof(Events), .flags = OBJECT_FLAGS, .slots = events_slots};
 
 /* ---- Stage's methods ------------------------------------------------------------------- */
 
@@ -106,7 +106,7 @@ static PyObject *stage_drain(PyObject *self, PyObject *Py_UNUSED(unused))
 
 PyMethodDef stage_events_methods[] = {
     {"fileno", stage_fileno, METH_NOARGS,
-     "fileno()\n--\n\nA descriptor for select, selectors and event loops: readable when there is something to look at.\n\n"
+     "fileno($self)\n--\n\nA descriptor for select, selectors and event loops: readable when there is something to look at.\n\n"
      "    loop.add_reader(stage.fileno(), look)     # def look(): epoch = stage.drain(); ...\n\n"
      "It is readable when the epoch moved since drain() last looked, and at first where anything was sealed already;\n"
      "when the broker was lost or has taken the session up again; and for good once the session is over or closed.\n"
@@ -115,7 +115,7 @@ PyMethodDef stage_events_methods[] = {
      "It is one descriptor, for one loop, and stays open as long as this object: take it out of the loop before.\n"
      "`async for` over watch() needs none of this. The first call starts a thread of the C client. Raises SessionEnded."},
     {"drain", stage_drain, METH_NOARGS,
-     "drain()\n--\n\nMakes fileno() not readable and returns the newest epoch (0: nothing was sealed). Never waits. Raises\n"
+     "drain($self)\n--\n\nMakes fileno() not readable and returns the newest epoch (0: nothing was sealed). Never waits. Raises\n"
      "SessionEnded once the session is over and the last epoch was returned, and fileno() stays readable."},
     {"_events", stage_events, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -12,7 +12,7 @@ typedef struct {
 
 PyObject *read_new(cbd_read *read)
 {
-    Read *self = PyObject_New(Read, &Read_Type);
+    Read *self = PyObject_New(Read, Read_Type);
     if (self == NULL) {
         cbd_read_release(read);
         return NULL;
@@ -36,9 +36,9 @@ static void read_finalize(PyObject *self)
 
 static void read_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, read_finalize))
         return;
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *read_release(PyObject *self, PyObject *Py_UNUSED(args))
@@ -102,26 +102,26 @@ static PyMemberDef read_members[] = {
 
 static PyMethodDef read_methods[] = {
     {"fetch_read_next", read_fetch, METH_NOARGS,
-     "fetch_read_next()\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
+     "fetch_read_next($self)\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
      "release: they end with their last reference, without a warning."},
-    {"release", read_release, METH_NOARGS, "release()\n--\n\nGives the read back; groups that were fetched stay valid."},
+    {"release", read_release, METH_NOARGS, "release($self)\n--\n\nGives the read back; groups that were fetched stay valid."},
     {"__enter__", read_begin, METH_NOARGS, NULL},
     {"__exit__", read_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Read_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Read",
-    .tp_doc = "The groups of one read, all of one epoch. Iterates over them; a context manager.",
-    .tp_basicsize = sizeof(Read),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = read_dealloc,
-    .tp_finalize = read_finalize,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = read_next,
-    .tp_methods = read_methods,
-    .tp_members = read_members,
+static PyType_Slot read_slots[] = {
+    {Py_tp_doc, "The groups of one read, all of one epoch. Iterates over them; a context manager."},
+    {Py_tp_dealloc, read_dealloc},
+    {Py_tp_finalize, read_finalize},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, read_next},
+    {Py_tp_methods, read_methods},
+    {Py_tp_members, read_members},
+    {0, NULL},
 };
+
+PyType_Spec Read_Spec = {.name = "callboard.Read", .basicsize = sizeof(Read), .flags = OBJECT_FLAGS, .slots = read_slots};
 
 /* ---- opening one ------------------------------------------------------------------- */
 
@@ -225,7 +225,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
 
 PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
-     "read_attributes(query, attributes, *, at=None, since=None, aligned=False, stamp_ns=None, nearest=False)\n--\n\nThe newest sealed state of the attributes (a name or "
+     "read_attributes($self, query, attributes, *, at=None, since=None, aligned=False, stamp_ns=None, nearest=False)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
      "exist or was never sealed gives no\ngroup.\n\n"
      "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
@@ -240,13 +240,13 @@ PyMethodDef stage_read_methods[] = {
      "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
      "before the frontier; InvalidArgument for a since above at, or with a stamp."},
     {"frontier", stage_frontier, METH_O,
-     "frontier(name)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
+     "frontier($self, name, /)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
      "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
     {"latest", stage_latest, METH_O,
-     "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
+     "latest($self, name, /)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
      "Raises NotFound."},
     {"snapshot", stage_snapshot, METH_NOARGS,
-     "snapshot()\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
+     "snapshot($self)\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
     {"_snapshot", stage_managed_snapshot, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
