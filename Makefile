@@ -17,6 +17,11 @@ export CALLBOARD_PYTHON := $(abspath $(PY))
 GO_ALL  := ./...
 GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
 
+# Go under QEMU's user emulation: what is about shared layouts. The models and the store's histories take minutes. Two tests
+# are left out for what QEMU does not tell a program: that descriptors were cut off, and at which address a SIGBUS came.
+GO_ARM64       := ./protocol ./ring ./tensor ./shm ./clients/go
+NOT_UNDER_QEMU := 'TestBadMessagesAreErrorsAndLeakNoDescriptor|TestGuardSurvivesTruncationByAnotherProcess'
+
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c)
 C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h)
@@ -25,7 +30,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-python test-bench lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	@$(C_CLIENT) all
@@ -35,7 +40,7 @@ build:
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-python test-bench
+test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench
 	@cat docs/conformance.md
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
@@ -54,9 +59,35 @@ test-c:
 	@echo 'test: C'
 	@$(C_CLIENT) test
 
+# The same tests, for what sanitizers do not see.
+test-valgrind:
+	@echo 'test: C under valgrind'
+	@scripts/if-installed valgrind $(C_CLIENT) valgrind
+
+# Layouts and portability on the hardware that robots have: docs/memory-model.md argues the order of memory.
+test-arm64:
+	@echo 'test: arm64'
+	@GOARCH=arm64 $(GO) build $(GO_ALL)
+	@scripts/if-installed 'qemu-aarch64 aarch64-linux-gnu-gcc' $(MAKE) --no-print-directory arm64
+
+arm64:
+	@GOARCH=arm64 CALLBOARD_TEST_QEMU=qemu-aarch64 $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
+	@$(C_CLIENT) arm64
+
 test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'
 	@$(PY) -m pytest -q clients/python/tests
+
+# Every cell of docs/frameworks/matrix.md and the code of the pages beside it. MATRIX_ARGS=--update writes the table. The
+# pinned frameworks have releases for Python 3.11 and 3.12.
+test-matrix: build $(VENV)/.client $(VENV)/.test .venv-numpy1/.client .venv-matrix/.client
+	@echo 'test: NumPy, JAX and Warp'
+	@$(PY) -m pytest -q clients/python/frameworks $(MATRIX_ARGS)
+
+# The same with frameworks that bring gigabytes: PyTorch comes from PyPI with CUDA's libraries.
+test-frameworks: build $(VENV)/.client $(VENV)/.test .venv-frameworks/.client
+	@echo 'test: PyTorch and TensorFlow'
+	@$(PY) -m pytest -q clients/python/frameworks --frameworks torch,tensorflow $(MATRIX_ARGS)
 
 # That the figures can be made: a few rounds of each, thrown away.
 test-bench: build $(VENV)/.client $(VENV)/.test
@@ -96,7 +127,7 @@ generate:
 
 clean:
 	@$(C_CLIENT) clean
-	rm -rf bin $(BUILD) $(VENV) clients/python/build clients/python/src/*.egg-info
+	rm -rf bin $(BUILD) $(VENV) .venv-* clients/python/build clients/python/src/*.egg-info
 
 # The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.
 
@@ -114,7 +145,26 @@ $(VENV)/.demo: examples/demo/requirements.txt $(VENV)/.made
 	@$(PIP) -r $<
 	@touch $@
 
-$(VENV)/.client: $(CLIENT_SOURCES) $(C_SOURCES) $(C_HEADERS) $(VENV)/.made
-	@echo 'set-up: Python client'
-	@$(PIP) --force-reinstall --no-deps ./clients/python
+$(VENV)/.client: $(BUILD)/wheel/.made $(VENV)/.made
+	@$(PIP) --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	@touch $@
+
+$(BUILD)/wheel/.made: $(CLIENT_SOURCES) $(C_SOURCES) $(C_HEADERS) $(VENV)/.made
+	@echo 'set-up: Python client'
+	@rm -rf $(@D)
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(@D) ./clients/python
+	@touch $@
+
+# The frameworks of the matrix: .venv-NAME has what requirements-NAME.txt says, and the same client.
+
+.venv-%/.made: clients/python/frameworks/requirements-%.txt scripts/make-venv
+	@echo 'set-up: $(@D)'
+	@scripts/make-venv $(PYTHON) $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.venv-%/.client: $(BUILD)/wheel/.made .venv-%/.made
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(BUILD)/wheel/*.whl
+	@touch $@
+
+.PRECIOUS: .venv-%/.made .venv-%/.client

@@ -350,7 +350,9 @@ static void a_forked_child_has_none(void)
         cbd_events_release(released);
         cbd_events_release(events);
         cbd_stage_release(stage);
-        _exit(fine ? 0 : 1);
+        if (fine)
+            fake_child_ends();
+        _exit(1);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
@@ -378,6 +380,6 @@ int main(void)
     RUN(no_broker_in_time_is_the_end);
     RUN(closing_wakes_who_waits);
     RUN(threads_and_descriptors_come_and_go);
-    RUN(a_forked_child_has_none);
+    RUN_ON_LINUX(a_forked_child_has_none, "a child has threads of its own");
     return 0;
 }
