@@ -55,7 +55,7 @@ type Broker struct {
 	sleepOnce func()
 
 	mailbox mailbox
-	jobs    chan *copyJob
+	copies  copyQueue
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
@@ -79,8 +79,7 @@ func Start(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{},
-		jobs: make(chan *copyJob, 64), left: make(chan struct{})}
+	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{}, left: make(chan struct{})}
 	b.sleepOnce = b.sleep
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.start(); err != nil {
@@ -241,6 +240,7 @@ func (b *Broker) Close() {
 		b.ring()
 		b.looping.Wait()
 		b.cancel()
+		b.copies.end()
 		b.workers.Wait()
 		b.tearDown()
 	})

@@ -12,7 +12,7 @@
 //	what a killed broker left ──▶ recover.go
 //	attach socket ──▶ session.go ──▶ mailbox ─┐
 //	rings ─────────▶ loop.go ──▶ operations.go ──▶ snapshot.Store ──▶ readers
-//	                     │  jobs.go (copies, new segments)
+//	                     │  jobs.go copies.go (copies, new segments)
 //	                     └▶ announce.go ──▶ NATS          describe.go ◀── NATS
 //
 // # Invariants
