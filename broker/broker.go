@@ -50,6 +50,7 @@ type Broker struct {
 	parked    []parked // ops that wait for other clients' ops
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
+	quiet     bool      // nobody rang for a while
 	trimmed   time.Time // when idle memory was looked for last
 	leaving   bool      // removes nothing: another broker goes on with the stage
 	sleepOnce func()

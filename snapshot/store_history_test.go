@@ -240,6 +240,9 @@ func (h *history) next() {
 		h.grow = h.grow[1:]
 		h.grown(r)
 	}
+	for range h.lazy.IntN(4) { // as far as nobody rings
+		h.step(func() { h.store.CatchUp() })
+	}
 	c := h.clients[h.random.IntN(len(h.clients))]
 	if h.random.IntN(6) == 0 {
 		h.shareSome(c)
