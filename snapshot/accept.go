@@ -78,7 +78,7 @@ func (w *incoming) commit(s *Store) {
 	}
 	if w.tail != nil {
 		w.meetDeletes(s)
-		w.tail.join(w.capture.prims, w.payload.bytes[:w.copied])
+		w.column.join(w.tail, w.capture.prims, w.payload.bytes[:w.copied])
 		s.dropCapture(w.capture)
 	} else {
 		w.settle(s)
@@ -93,6 +93,7 @@ func (w *incoming) stand(s *Store) {
 	if old := w.instead; old != nil {
 		w.capture.insert = w.capture.insert || old.insert
 		w.column.removeCapture(old)
+		s.forgetInserts(old)
 		s.dropCapture(old)
 		w.instead = nil
 	}
@@ -101,13 +102,11 @@ func (w *incoming) stand(s *Store) {
 	w.noteInsert(s)
 }
 
-// noteInsert remembers an INSERT until it is sealed.
+// noteInsert remembers an INSERT until it is sealed. A prim that is deleted between them
+// may have several.
 func (w *incoming) noteInsert(s *Store) {
-	if !w.capture.insert {
-		return
-	}
-	for _, prim := range w.capture.prims {
-		s.inserts[prim] = insert{w.ordinal, w.column.index}
+	if w.capture.insert {
+		s.inserts.add(w.capture.prims, w.capture, (*capture).order)
 	}
 }
 
@@ -172,14 +171,9 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 }
 
 // forgetInserts forgets the INSERT that a capture was, if it was one.
-func (s *Store) forgetInserts(c *column, k *capture) {
-	if len(s.inserts) == 0 || !k.insert {
-		return
-	}
-	for _, prim := range k.prims {
-		if i, ok := s.inserts[prim]; ok && i.column == c.index && i.ordinal == k.ordinal {
-			delete(s.inserts, prim)
-		}
+func (s *Store) forgetInserts(k *capture) {
+	if k.insert {
+		s.inserts.remove(k.prims, k)
 	}
 }
 
@@ -205,7 +199,7 @@ func (w *incoming) drop(s *Store) {
 	if w.capture != nil {
 		if w.standing {
 			w.column.removeCapture(w.capture)
-			s.forgetInserts(w.column, w.capture)
+			s.forgetInserts(w.capture)
 		}
 		s.dropCapture(w.capture)
 		w.capture = nil

@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"fmt"
+	"slices"
 	"sort"
 
 	"callboard/fault"
@@ -34,8 +36,8 @@ type capture struct {
 
 	ownPrims []uint64 // memory of prims and from, kept for the next one
 	ownFrom  []uint32
-	set      map[uint64]struct{} // of prims, made when somebody asks
-	rows     map[uint64]uint32   // the row of each prim in a layout of these alone; made beside the loop, for a first write
+	indexed  bool              // in column.about
+	rows     map[uint64]uint32 // the row of each prim in a layout of these alone; made beside the loop, for a first write
 }
 
 const (
@@ -66,23 +68,6 @@ func (s *Store) dropCapture(k *capture) {
 	}
 	*k = capture{ownPrims: k.ownPrims[:0], ownFrom: k.ownFrom[:0]}
 	s.captures = append(s.captures, k)
-}
-
-// has tells whether the capture is about a prim.
-func (k *capture) has(prim uint64) bool {
-	return hasPrim(&k.set, k.prims, prim)
-}
-
-// hasPrim looks a prim up among prims; set is made of them at the first time.
-func hasPrim(set *map[uint64]struct{}, prims []uint64, prim uint64) bool {
-	if *set == nil {
-		*set = make(map[uint64]struct{}, len(prims))
-		for _, p := range prims {
-			(*set)[p] = struct{}{}
-		}
-	}
-	_, ok := (*set)[prim]
-	return ok
 }
 
 // aim says which prims the capture is for: those of q that a selection addresses.
@@ -130,18 +115,63 @@ func (c *column) insertCapture(k *capture) {
 	c.pending = append(c.pending, nil)
 	copy(c.pending[at+1:], c.pending[at:])
 	c.pending[at] = k
+	c.unindexed = append(c.unindexed, k)
 }
 
 // removeCapture takes back a capture whose copy failed.
 func (c *column) removeCapture(k *capture) {
-	for i, other := range c.pending {
-		if other == k {
-			c.pending = append(c.pending[:i], c.pending[i+1:]...)
-			return
+	c.pending = removeLast(c.pending, c.through(k.ordinal), k)
+	if k.indexed {
+		c.about.remove(k.prims, k)
+	} else {
+		c.unindexed = removeLast(c.unindexed, len(c.unindexed), k)
+	}
+}
+
+// removeLast removes a capture that is among the first n of a list, near their end mostly.
+func removeLast(list []*capture, n int, k *capture) []*capture {
+	for i := n - 1; i >= 0; i-- {
+		if list[i] == k {
+			return slices.Delete(list, i, i+1)
 		}
 	}
-	panic("snapshot: a capture of attribute " + c.name + " is not among its pending ones")
+	panic(fmt.Sprintf("snapshot: a capture at ordinal %d of %d prims is not among the %d that wait", k.ordinal, len(k.prims), n))
 }
+
+// takePending takes the first n captures away, which a seal has published.
+func (c *column) takePending(n int) {
+	for _, k := range c.pending[:n] {
+		if k.indexed && n < len(c.pending) {
+			c.about.remove(k.prims, k)
+		}
+	}
+	if through := c.pending[n-1].ordinal; n < len(c.pending) {
+		c.unindexed = slices.DeleteFunc(c.unindexed, func(k *capture) bool { return k.ordinal <= through })
+	} else {
+		clear(c.unindexed)
+		c.about, c.unindexed = nil, c.unindexed[:0]
+	}
+	c.pending = slices.Delete(c.pending, 0, n)
+}
+
+// captured are the pending captures of a prim, in their order.
+func (c *column) captured(prim uint64) []*capture {
+	for _, k := range c.unindexed {
+		if c.about == nil {
+			c.about = make(byPrim[*capture], len(k.prims))
+		}
+		c.about.add(k.prims, k, (*capture).order)
+		k.indexed = true
+	}
+	clear(c.unindexed)
+	c.unindexed = c.unindexed[:0]
+	if p := c.about[prim]; p != nil {
+		return p.all
+	}
+	return nil
+}
+
+func (k *capture) order() uint64 { return k.ordinal }
 
 // through is how many captures a seal at ordinal covers.
 func (c *column) through(ordinal uint64) int {
@@ -179,8 +209,8 @@ func (c *column) tail(ordinal uint64, size uint64) *capture {
 	return k
 }
 
-// join appends rows to the capture, which has room for them.
-func (k *capture) join(prims []uint64, bytes []byte) {
+// join appends rows to a capture of the column, which has room for them.
+func (c *column) join(k *capture, prims []uint64, bytes []byte) {
 	if k.query != nil {
 		k.ownPrims = append(k.ownPrims[:0], k.prims...)
 		k.query, k.prims = nil, k.ownPrims
@@ -191,7 +221,10 @@ func (k *capture) join(prims []uint64, bytes []byte) {
 	k.bytes = k.block.Bytes[:n+len(bytes)]
 	copy(k.bytes[n:], bytes)
 	k.copied += uint64(len(bytes))
-	k.set, k.rows = nil, nil
+	k.rows = nil
+	if k.indexed {
+		c.about.add(prims, k, (*capture).order)
+	}
 }
 
 // standing tells what sealed data and accepted operations make of a prim in this
@@ -201,22 +234,12 @@ func (c *column) standing(prim, ordinal uint64) (before, written bool) {
 	if c.layout != nil {
 		_, before = c.layout.rows[prim]
 	}
-	for _, k := range c.pending {
-		if !k.has(prim) {
-			continue
-		}
-		if k.ordinal > ordinal {
-			return before, !k.deletes
-		}
-		before = !k.deletes
+	list := c.captured(prim)
+	at := sort.Search(len(list), func(i int) bool { return list[i].ordinal > ordinal })
+	if at > 0 {
+		before = !list[at-1].deletes
 	}
-	return before, false
-}
-
-// insert is an accepted INSERT that is not sealed.
-type insert struct {
-	ordinal uint64
-	column  uint32
+	return before, at < len(list) && !list[at].deletes
 }
 
 // checkInsert refuses an INSERT of prims that exist (behaviour 93–98).
@@ -232,11 +255,15 @@ func (s *Store) checkInsert(k *capture, ordinal uint64) error {
 	return nil
 }
 
-// checkEarlier refuses a write below an INSERT that was accepted, which it would
-// make wrong (rule O2).
+// checkEarlier refuses a write, an INSERT too, below an INSERT that was accepted, which
+// it would make wrong (rule O2).
 func (s *Store) checkEarlier(k *capture, ordinal uint64) error {
 	for _, prim := range k.prims {
-		if i, ok := s.inserts[prim]; ok && ordinal < i.ordinal {
+		p := s.inserts[prim]
+		if p == nil {
+			continue
+		}
+		if i := p.all[len(p.all)-1]; ordinal < i.ordinal {
 			return protocol.Errorf(protocol.StatusAlreadyExists, "prim %s was inserted at ordinal %d, which is not sealed yet: a write at ordinal %d would make it exist before; write at %d or above", s.pathText(prim), i.ordinal, ordinal, i.ordinal)
 		}
 	}

@@ -32,7 +32,9 @@ type column struct {
 	cache     *version   // a reclaimed one, for the next seal
 	layout    *layout    // of the last version; nil before the first
 
-	pending    []*capture // unsealed, by ordinal, then as accepted (rule O1)
+	pending    []*capture       // unsealed, by ordinal, then as accepted (rule O1)
+	about      byPrim[*capture] // of pending, but for
+	unindexed  []*capture       // those that nobody has looked for by prim yet
 	log        [logVersions]changed
 	due        due
 	spares     []spare

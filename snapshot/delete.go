@@ -54,71 +54,20 @@ func (s *Store) Delete(q *Query, names []string, ordinal uint64) (Outcome, error
 	return Outcome{Ordinal: ordinal, Epoch: s.epoch, Count: uint64(len(columns))}, nil
 }
 
-// remembered is a delete that was accepted and is not sealed for all that it is about.
-type remembered struct {
-	ordinal uint64
-	names   []string // none: all
-	query   *Query
-	prims   []uint64
-	set     map[uint64]struct{} // of prims, made when somebody asks
-	columns []*column           // that have a capture of it
-}
-
-// rememberedMax bounds the prims of the deletes that are remembered: the oldest ones
-// are forgotten beyond it, and reach then only what is there.
-const rememberedMax = 1 << 20
-
-func (s *Store) remember(d *remembered) {
-	s.deletes = append(s.deletes, d)
-	s.rememberedPrims += len(d.prims)
-	for s.rememberedPrims > rememberedMax && len(s.deletes) > 1 {
-		s.rememberedPrims -= len(s.deletes[0].prims)
-		s.deletes = slices.Delete(s.deletes, 0, 1)
-	}
-}
-
 // attach makes the delete one of the column's captures, unless it is one already.
 func (s *Store) attach(d *remembered, c *column) {
-	if slices.Contains(d.columns, c) {
+	if d.in(c) {
 		return
 	}
-	d.columns = append(d.columns, c)
+	if d.columns == nil {
+		d.columns = map[*column]struct{}{}
+	}
+	d.columns[c] = struct{}{}
 	k := s.newCapture()
 	k.ordinal, k.deletes, k.charged = d.ordinal, true, uint64(len(d.prims))*sizeOf[tombstone]()
 	k.query, k.prims = d.query, d.prims
 	s.unsealedBytes += k.charged
 	c.insertCapture(k)
-}
-
-// reaching are the remembered deletes that a write of k's prims must meet in its column
-// when ordinals above after are sealed, and that the column, nil for a new one, does
-// not have yet. Usually nothing is remembered.
-func (s *Store) reaching(c *column, name string, k *capture, after uint64) (list []*remembered) {
-	for _, d := range s.deletes {
-		if d.ordinal > after && (len(d.names) == 0 || slices.Contains(d.names, name)) && !(c != nil && slices.Contains(d.columns, c)) && slices.ContainsFunc(k.prims, d.has) {
-			list = append(list, d)
-		}
-	}
-	return list
-}
-
-func (d *remembered) has(prim uint64) bool { return hasPrim(&d.set, d.prims, prim) }
-
-// forgetDeletes forgets those below whose ordinals nobody can write any more.
-func (s *Store) forgetDeletes() {
-	if len(s.deletes) == 0 {
-		return
-	}
-	s.deletes = slices.DeleteFunc(s.deletes, func(d *remembered) bool {
-		over := s.floors.standard >= d.ordinal
-		if len(d.names) > 0 {
-			over = !slices.ContainsFunc(d.names, func(name string) bool { return s.floorOf(name) < d.ordinal })
-		}
-		if over {
-			s.rememberedPrims -= len(d.prims)
-		}
-		return over
-	})
 }
 
 // mentions tells whether the column, or a write that waits for its seal, has a prim.
@@ -128,5 +77,5 @@ func (c *column) mentions(prim uint64) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(c.pending, func(k *capture) bool { return !k.deletes && k.has(prim) })
+	return slices.ContainsFunc(c.captured(prim), func(k *capture) bool { return !k.deletes })
 }

@@ -62,10 +62,10 @@
 // overlay, and any number of ordinals may wait (rule O1). Nothing is applied early, so a
 // lower ordinal that comes late finds nothing to undo.
 //
-//	write.go incoming.go accept.go delete.go  what may be written, and when
+//	write.go incoming.go accept.go  what may be written, and when   delete.go remembered.go  deletes, of what comes later too
 //	query.go layout.go            which prim has which row
 //	filter*.go                    which prims a query by filter is of
-//	capture.go session.go         what waits for its seal        memory.go arena.go spares.go  blocks
+//	capture.go by_prim.go session.go  what waits for its seal    memory.go arena.go spares.go  blocks
 //	groups.go             sessions that several clients fill: claims, further attempts
 //	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
 //	ragged*.go                    data blocks of array columns, their writes and sessions

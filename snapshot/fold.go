@@ -374,13 +374,12 @@ func (f *fold) end(s *Store) {
 	s.memory.Drop(f.table)
 	s.memory.Drop(f.moved) // its rows hold it
 	f.base, f.table, f.moved = nil, nil, nil
-	for i := range f.pending {
-		s.forgetInserts(f.column, f.captures[i])
-		s.dropCapture(f.captures[i])
-		f.column.pending[i] = nil
-	}
 	if f.pending > 0 {
-		f.column.pending = f.column.pending[:copy(f.column.pending, f.column.pending[f.pending:])]
+		f.column.takePending(f.pending)
+	}
+	for _, k := range f.captures[:f.pending] {
+		s.forgetInserts(k)
+		s.dropCapture(k)
 	}
 	f.clear()
 }

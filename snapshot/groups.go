@@ -336,7 +336,7 @@ func (s *Store) withdraw(m *Session) {
 		for _, k := range slices.Clone(c.pending) {
 			if k.session == m && !k.filling {
 				c.removeCapture(k)
-				s.forgetInserts(c, k)
+				s.forgetInserts(k)
 				s.dropCapture(k)
 			}
 		}

@@ -22,7 +22,12 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if seal { // what it covers comes before it
 		after = w.ordinal
 	}
-	w.deletes = s.reaching(w.column, w.name, k, after)
+	for _, z := range s.active { // as does what a seal on its way covers, which has taken its captures already
+		if z.coversName(w.name) {
+			after = max(after, z.ordinal)
+		}
+	}
+	w.deletes, w.meets = s.reaching(w.column, w.name, k.prims, after)
 	alone := slices.ContainsFunc(w.deletes, func(d *remembered) bool { return d.ordinal == k.ordinal }) // comes after that delete
 	if w.column != nil && !seal && !alone && k.session == nil {
 		w.instead = w.column.superseded(k)
@@ -185,4 +190,7 @@ func (w *incoming) meetDeletes(s *Store) {
 		s.attach(d, w.column)
 	}
 	w.deletes = nil
+	if w.meets {
+		s.deletes.met(w.column, w.capture.prims)
+	}
 }

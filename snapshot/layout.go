@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -121,12 +122,20 @@ func (p *rowPlan) begin(from *layout) {
 	p.total = uint64(len(from.prims))
 	if p.compact = from.halfDead(); p.compact {
 		p.total = uint64(len(from.rows))
+		p.expect(len(from.rows))
 		for row, prim := range from.prims {
 			if now, ok := from.rows[prim]; ok && now == uint32(row) {
 				p.set(prim, uint32(len(p.live)))
 				p.live = append(p.live, uint32(row))
 			}
 		}
+	}
+}
+
+// expect makes room for so many prims at once: to grow a map doubles its cost.
+func (p *rowPlan) expect(prims int) {
+	if len(p.fresh) == 0 && prims > freshKept {
+		p.fresh = make(map[uint64]uint32, prims)
 	}
 }
 
@@ -157,9 +166,10 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 // rows is as it was. covers: they are all rows, in some order.
 func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, covers bool) {
 	missing := len(k.prims) // at most
+	var inFrom []uint32     // rows of the prims before this plan, if that is known of all
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
 		var dense bool
-		if _, dense, missing = k.query.lookUp(p.from); missing == 0 {
+		if inFrom, dense, missing = k.query.lookUp(p.from); missing == 0 {
 			if dense && k.from == nil {
 				return rows, nil, true, false
 			}
@@ -168,13 +178,20 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, c
 			return append(rows, known...), places, false, covers
 		}
 	}
-	if len(p.fresh) == 0 && missing > freshKept {
-		p.fresh = make(map[uint64]uint32, missing) // to grow it would double its cost
-	}
+	p.expect(missing)
 	first := len(rows)
 	dense := k.from == nil
 	for i, prim := range k.prims {
-		row, ok := p.row(prim)
+		var row uint32
+		var ok bool
+		switch {
+		case inFrom == nil:
+			row, ok = p.row(prim)
+		case inFrom[i] != absent:
+			row, ok = inFrom[i], true
+		default: // unless it comes twice
+			row, ok = p.fresh[prim]
+		}
 		if !ok {
 			row = uint32(p.total)
 			p.set(prim, row)
@@ -217,6 +234,7 @@ func (p *rowPlan) take(k *capture) bool {
 // have none are passed over.
 func (p *rowPlan) remove(k *capture) bool {
 	before := len(p.deaths)
+	p.expect(min(len(k.prims), int(p.total)))
 	for _, prim := range k.prims {
 		if row, ok := p.row(prim); ok {
 			p.set(prim, absent)
@@ -240,7 +258,7 @@ func (p *rowPlan) empty() {
 	if living > len(p.deaths) {
 		return
 	}
-	p.compact, p.live, p.deaths, p.total = true, p.live[:0], p.deaths[:0], 0
+	p.compact, p.live, p.deaths, p.fresh, p.total = true, p.live[:0], p.deaths[:0], nil, 0
 }
 
 // changes tells whether the plan changes membership.
@@ -280,8 +298,8 @@ func (p *rowPlan) commit(s *Store, c *column) {
 	if !p.changes() {
 		return
 	}
-	l, hashed := p.from, 0
-	if p.join == nil && p.joins() { // one of the same seal may have made it meanwhile
+	l, hashed, all := p.from, 0, false // all: the plan has all rows
+	if p.join == nil && p.joins() {    // one of the same seal may have made it meanwhile
 		if same := s.layouts[hashPrims(p.added)]; same != nil && slices.Equal(same.prims, p.added) {
 			p.join = same
 			same.users++
@@ -297,24 +315,17 @@ func (p *rowPlan) commit(s *Store, c *column) {
 	if l == nil || l.users > 1 || p.compact {
 		own := &layout{id: s.lastLayout + 1, users: 1, key: hashStart}
 		s.lastLayout++
-		if l == nil && len(p.deaths) == 0 {
-			own.rows, p.fresh = p.fresh, nil
-		} else {
-			own.rows = make(map[uint64]uint32, p.total)
-		}
-		switch {
-		case l == nil:
-		case p.compact:
+		if all = l == nil || p.compact; all {
+			if own.rows, p.fresh = p.fresh, nil; own.rows == nil {
+				own.rows = map[uint64]uint32{}
+			}
+			own.prims = make([]uint64, 0, p.total)
 			for _, row := range p.live {
-				own.rows[l.prims[row]] = uint32(len(own.prims))
 				own.prims = append(own.prims, l.prims[row])
 			}
-		default:
+		} else {
 			own.prims, own.shared, own.sealed, own.dead, own.key = slices.Clone(l.prims), l.shared, l.sealed, l.dead, l.key
-			hashed = len(l.prims)
-			for prim, row := range l.rows {
-				own.rows[prim] = row
-			}
+			own.rows, hashed = maps.Clone(l.rows), len(l.prims)
 		}
 		s.leave(l)
 		l, c.layout = own, own
@@ -324,11 +335,14 @@ func (p *rowPlan) commit(s *Store, c *column) {
 	}
 	first := len(l.prims)
 	l.prims = append(l.prims, p.added...)
-	for prim, row := range p.fresh {
-		if row == absent {
-			delete(l.rows, prim)
-		} else {
-			l.rows[prim] = row
+	if !all {
+		for i, prim := range p.added {
+			l.rows[prim] = uint32(first + i)
+		}
+	}
+	for _, row := range p.deaths { // unless the prim has got another row
+		if now := l.rows[l.prims[row]]; now == row || now == absent {
+			delete(l.rows, l.prims[row])
 		}
 	}
 	if p.block != nil {

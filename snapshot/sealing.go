@@ -282,7 +282,7 @@ func (z *sealing) job() *Job {
 		Bytes:  z.copied,
 		Run:    z.copy,
 		Finish: func() (Outcome, error) { end(); return z.commit(), nil },
-		Abort:  func() { end(); z.drop() },
+		Abort:  func() { end(); z.drop(); s.deletes.unmeet() },
 	}
 }
 
@@ -293,16 +293,14 @@ func (z *sealing) commit() Outcome {
 		w := &z.incoming[i]
 		s.memory.Drop(w.source)
 		w.source = nil
+		w.meetDeletes(s)
 		if w.standing {
 			w.capture = nil // its fold ends it
 		}
 	}
 	z.raiseFloors()
 	s.publish(z)
-	for i := range z.incoming {
-		z.incoming[i].meetDeletes(s)
-	}
-	s.forgetDeletes()
+	s.forgetDeletes(z)
 	out := z.outcome()
 	for i := range z.incoming {
 		out.Flags |= z.incoming[i].flags

@@ -83,10 +83,9 @@ type Store struct {
 	noting      bool
 	pinsUnknown bool // recovered, and not yet told of all channels: nothing is reclaimed
 
-	inserts         map[uint64]insert // unsealed INSERTs by prim (rule O2)
-	deletes         []*remembered
-	rememberedPrims int        // of all of them
-	active          []*sealing // seals whose copies are on their way
+	inserts byPrim[*capture] // unsealed INSERTs (rule O2)
+	deletes deletes
+	active  []*sealing // seals whose copies are on their way
 
 	pins     []Pin // scratch
 	victims  []victim
@@ -128,7 +127,7 @@ func floorSchema() protocol.Schema {
 
 // newBooks makes a store that knows nothing yet, over a directory that it leaves as it is.
 func newBooks(c Config, root []byte, memory *Memory) *Store {
-	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: map[uint64]insert{},
+	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: byPrim[*capture]{},
 		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}, opening: map[any]*Arena{}}
 	s.config.setDefaults(memory)
 	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)

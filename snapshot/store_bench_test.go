@@ -215,3 +215,70 @@ func benchmarkRagged(b *testing.B, changed int) {
 
 func BenchmarkSealRagged100kRowsAll(b *testing.B)  { benchmarkRagged(b, 100_000) }
 func BenchmarkSealRagged100kRows1000(b *testing.B) { benchmarkRagged(b, 1000) }
+
+// BenchmarkWriteUnderDeletes writes one row, and seals it in the same step or not, while so many deletes wait for a seal
+// of all: of other prims, or of the same one.
+func BenchmarkWriteUnderDeletes(b *testing.B) {
+	for _, same := range []bool{false, true} {
+		for _, deletes := range []int{1, 1000, 100_000} {
+			for _, seal := range []bool{false, true} {
+				b.Run(fmt.Sprintf("same=%v/%d/seal=%v", same, deletes, seal), func(b *testing.B) {
+					f := newFixture(b, Config{Retain: 1}, 1<<30)
+					p := f.paths(2)
+					q := queryOf(p[0])
+					for i := range deletes {
+						prim := p[1] + uint64(i)
+						if same {
+							prim = p[0]
+						}
+						f.delete(1<<40+uint64(i), queryOf(prim))
+					}
+					t := Target{Query: q, Name: "a", Schema: bytesSchema(8)}
+					row := make([]byte, 8)
+					write := func() {
+						if t.Ordinal++; !seal {
+							t.Ordinal = 1 // in the place of the one before
+						}
+						if _, _, err := f.store.Write(&t, row, 1, tensor.Selection{Count: 1}, seal); err != nil {
+							b.Fatal(err)
+						}
+					}
+					write()
+					b.ResetTimer()
+					for range b.N {
+						write()
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkInsertUnderCaptures inserts a prim and deletes it again with all that it carries, while so many writes of
+// other prims wait for their seal.
+func BenchmarkInsertUnderCaptures(b *testing.B) {
+	for _, captures := range []int{1, 1000, 100_000} {
+		b.Run(fmt.Sprint(captures), func(b *testing.B) {
+			f := newFixture(b, Config{}, 1<<30)
+			prim := f.paths(1)[0]
+			write := func(ordinal uint64, insert bool) {
+				prim++
+				t := Target{Query: queryOf(prim), Name: "a", Schema: bytesSchema(8), Ordinal: ordinal, Insert: insert}
+				if _, _, err := f.store.Write(&t, make([]byte, 8), 1, tensor.Selection{Count: 1}, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for i := range captures {
+				write(uint64(i+1), false)
+			}
+			ordinal := uint64(captures)
+			for b.Loop() {
+				ordinal++
+				write(ordinal, true)
+				if _, err := f.store.Delete(queryOf(prim), nil, ordinal); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -145,11 +145,8 @@ func (n *naive) admits(name string, rowBytes int, ordinal uint64, insert bool, p
 	}
 	for _, prim := range prims {
 		for _, c := range n.columns {
-			if insert {
-				if before, written := c.carried(prim, ordinal); before || written {
-					return protocol.StatusAlreadyExists
-				}
-				continue
+			if before, written := c.carried(prim, ordinal); insert && (before || written) {
+				return protocol.StatusAlreadyExists
 			}
 			for _, op := range c.pending {
 				if op.insert && op.ordinal > ordinal && slices.Contains(op.prims, prim) {

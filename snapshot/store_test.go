@@ -215,6 +215,59 @@ func TestInsert(t *testing.T) {
 	f.checkBooks()
 }
 
+// TestAnInsertIsKnownUntilItIsSealed: rule O2. Of a prim that was deleted between them several INSERTs may wait; that
+// one of them is sealed or taken back leaves the others. An INSERT below another is refused like any write there.
+func TestAnInsertIsKnownUntilItIsSealed(t *testing.T) {
+	f := newFixture(t, Config{}, 1<<30)
+	p := f.paths(2)
+	one, both := queryOf(p[0]), queryOf(p...)
+	put := func(q *Query, name string, ordinal uint64, insert bool) error {
+		_, err := f.run(func() (Outcome, *Job, error) {
+			return f.store.Write(&Target{Query: q, Name: name, Schema: bytesSchema(1), Ordinal: ordinal, Insert: insert}, make([]byte, q.Size()), q.Size(), all, false)
+		})
+		return err
+	}
+	exists := func(err error) {
+		t.Helper()
+		require.Contains(t, requireStatus(t, protocol.StatusAlreadyExists, err).Text, "prim /p0")
+	}
+	require.NoError(t, put(both, "a", 2, true))
+	require.NoError(t, put(both, "a", 2, false), "other values of the same INSERT")
+	f.delete(3, both)
+	require.NoError(t, put(one, "b", 5, true))
+	f.delete(7, one, "b")
+	exists(put(one, "c", 4, true)) // it would be there at 5
+	require.NoError(t, put(one, "c", 8, true))
+
+	f.seal(5, protocol.ScopeInclude, "b")
+	exists(put(one, "d", 7, false)) // the one at 8
+	f.seal(8, protocol.ScopeInclude, "c")
+	exists(put(one, "d", 1, false)) // the one at 2 waits still
+	require.NoError(t, put(one, "d", 2, false))
+	f.delete(9, one)
+
+	arena := f.memory.NewArena(protocol.SegmentClient, 7, "client", false)
+	var m *Session
+	require.NoError(t, f.try(func() (err error) {
+		m, _, err = f.store.Map(f, arena, &Target{Query: both, Name: "e", Schema: bytesSchema(1), Ordinal: 10, Insert: true}, protocol.InitZero, 1)
+		return err
+	}))
+	_, err := f.run(func() (Outcome, *Job, error) {
+		_, _, job, err := f.store.Claim(f, m.ID, 0)
+		return Outcome{}, job, err
+	})
+	require.NoError(t, err)
+	_, err = f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, false) })
+	require.NoError(t, err)
+	exists(put(one, "d", 9, false))
+	f.store.AbortSession(m)
+	require.NoError(t, put(one, "d", 9, false), "the one at 10 was taken back")
+	exists(put(one, "d", 1, false))
+	f.seal(10, protocol.ScopeAll)
+	require.Empty(t, f.store.inserts)
+	f.checkBooks()
+}
+
 // TestUnsealedBytesHaveALimit: rule O2. Adopted blocks wait as well; what is sealed
 // in the same step does not.
 func TestUnsealedBytesHaveALimit(t *testing.T) {

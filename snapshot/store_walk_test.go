@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -238,6 +239,8 @@ func (f *fixture) checkBooks() {
 	for _, b := range s.floors.spares {
 		hold(b)
 	}
+	f.checkDeletes()
+	f.checkCaptured()
 	require.Equal(f.t, unsealed, s.unsealedBytes)
 	require.Zero(f.t, s.floors.promised)
 	require.Zero(f.t, s.floors.names)
@@ -293,4 +296,88 @@ func (f *fixture) checkSegments() {
 		require.Equal(f.t, f.memory.segments[id].Owner, owner)
 	}
 	require.Equal(f.t, h.RetiredCount, retired)
+}
+
+// checkDeletes compares what finds remembered deletes with their list.
+func (f *fixture) checkDeletes() {
+	d := &f.store.deletes
+	gone, prims, about := 0, 0, map[uint64][]*remembered{}
+	waiting := map[*remembered]string{}
+	for name, list := range d.waiting {
+		require.NotEmpty(f.t, list)
+		for i, r := range list {
+			waiting[r] = name
+			require.True(f.t, i == 0 || list[i-1].ordinal <= r.ordinal)
+		}
+	}
+	for i, r := range d.list {
+		if r.gone {
+			require.NotZero(f.t, i)
+			gone++
+			continue
+		}
+		prims += len(r.prims)
+		name, waits := waiting[r]
+		require.True(f.t, waits)
+		require.Equal(f.t, r.waits, name)
+		delete(waiting, r)
+		floor := f.store.floors.standard
+		if name != "" {
+			require.Contains(f.t, r.names, name)
+			floor = f.store.floorOf(name)
+		}
+		require.Less(f.t, floor, r.ordinal, "a delete that nobody can write below")
+		if !r.indexed {
+			continue
+		}
+		for _, prim := range r.prims {
+			if list := about[prim]; !slices.Contains(list, r) {
+				about[prim] = append(list, r)
+			}
+		}
+	}
+	require.Empty(f.t, waiting)
+	require.Equal(f.t, []int{gone, prims}, []int{d.gone, d.prims})
+	require.Len(f.t, d.about, len(about))
+	for prim, p := range d.about {
+		require.Equal(f.t, about[prim], p.all)
+		for index, number := range p.met {
+			c := f.store.columns[index]
+			for _, r := range p.all {
+				if r.number <= number && r.of(c.name) && r.ordinal > f.store.floorOfID(c.nameID) {
+					require.True(f.t, r.in(c), "delete %d of prim %d is not in column %d, which has met those to %d", r.number, prim, index, number)
+				}
+			}
+		}
+	}
+}
+
+// checkCaptured compares what finds captures by prim with the captures that wait.
+func (f *fixture) checkCaptured() {
+	inserts := map[uint64][]*capture{}
+	for _, c := range f.store.columns {
+		about := map[uint64][]*capture{}
+		for _, k := range c.pending {
+			require.Equal(f.t, k.indexed, !slices.Contains(c.unindexed, k))
+			for _, prim := range k.prims {
+				if list := about[prim]; k.indexed && !slices.Contains(list, k) {
+					about[prim] = append(list, k)
+				}
+				if list := inserts[prim]; k.insert && !slices.Contains(list, k) {
+					inserts[prim] = append(list, k)
+				}
+			}
+		}
+		for _, k := range c.unindexed {
+			require.Contains(f.t, c.pending, k)
+		}
+		require.Len(f.t, c.about, len(about))
+		for prim, p := range c.about {
+			require.Equal(f.t, about[prim], p.all)
+		}
+	}
+	for prim, p := range f.store.inserts {
+		require.Subset(f.t, inserts[prim], p.all) // an upsert that joined an INSERT is none
+		require.True(f.t, slices.IsSortedFunc(p.all, func(a, b *capture) int { return cmp.Compare(a.ordinal, b.ordinal) }))
+	}
 }

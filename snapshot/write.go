@@ -200,6 +200,7 @@ type incoming struct {
 	tail     *capture      // the one to join instead of standing alone
 	instead  *capture      // the one that it makes pointless: earlier values of the same prims at the same ordinal
 	deletes  []*remembered // accepted before, to stand in its column too
+	meets    bool          // some of its prims are in remembered deletes
 	source   *Block        // the lease that the payload is copied from
 	from     []uint32      // of an array: the payload's row for each of the capture's prims; nil: row i
 	standing bool          // the capture is among its column's already
@@ -326,7 +327,8 @@ func (s *Store) checkPrims(r resolved, k *capture, insert bool) error {
 		if err := s.checkInsert(k, k.ordinal); err != nil {
 			return err
 		}
-	} else if len(s.inserts) > 0 {
+	}
+	if len(s.inserts) > 0 {
 		if err := s.checkEarlier(k, k.ordinal); err != nil {
 			return err
 		}

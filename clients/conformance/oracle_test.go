@@ -174,7 +174,7 @@ func (o *oracle) admits(name string, op oracleOp) (codes []string) {
 			earlier := slices.ContainsFunc(c.pending, func(other oracleOp) bool {
 				return other.insert && other.ordinal > op.ordinal && slices.Contains(other.prims, prim)
 			})
-			if op.insert && (before || written) || !op.insert && earlier {
+			if op.insert && (before || written) || earlier {
 				return append(codes, "ALREADY_EXISTS")
 			}
 		}
