@@ -26,6 +26,8 @@
 //	K6 A start that fails leaves what it was to recover, and a broker that left its stage
 //	   to another one touches nothing of it any more.
 //	K7 An op that waits for other clients' ops is parked: it holds up no other op (rule M2).
+//	K8 What may be for nothing, copying ahead, the loop does only when nobody rang for a
+//	   while, 64 KiB at a time (rule L1).
 //
 // # When a peer dies or lies
 //
