@@ -69,11 +69,13 @@ func (c *column) catchUpSpare(limit, budget uint64) (copied, cost uint64, lags b
 	} else if x.ordinals != nil {
 		return 0, 0, false // the next seal makes a table of its own
 	}
-	rows := c.changedRows(v.sequence, v.sequence-x.sequence, v.rows)
-	if rows == v.rows {
-		return 0, 0, false // rows have moved; or who writes all of them does so again, and then nothing is needed
+	for q := x.sequence + 1; q <= v.sequence; q++ {
+		if c.log[q%logVersions].all {
+			return 0, 0, false // rows have moved; or who writes all of them does so again, and then nothing is needed
+		}
 	}
-	if x.progress == (progress{}) && costsAll(rows, v.rows, c.rowBytes) {
+	rows := c.changedRows(v.sequence, v.sequence-x.sequence, v.rows)
+	if x.progress == (progress{}) && (rows == v.rows || costsAll(rows, v.rows, c.rowBytes)) {
 		x.progress.toward = v.sequence
 	}
 	rows, cost = x.advance(c, v, &p, budget)
