@@ -17,6 +17,11 @@ export CALLBOARD_PYTHON := $(abspath $(PY))
 GO_ALL  := ./...
 GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
 
+# Go under QEMU's user emulation: what is about shared layouts. The models and the store's histories take minutes. Two tests
+# are left out for what QEMU does not tell a program: that descriptors were cut off, and at which address a SIGBUS came.
+GO_ARM64       := ./protocol ./ring ./tensor ./shm ./clients/go
+NOT_UNDER_QEMU := 'TestBadMessagesAreErrorsAndLeakNoDescriptor|TestGuardSurvivesTruncationByAnotherProcess'
+
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c)
 C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h)
@@ -25,7 +30,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-python test-bench lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-bench lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	@$(C_CLIENT) all
@@ -35,7 +40,7 @@ build:
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-python test-bench
+test: test-go test-race test-c test-valgrind test-arm64 test-python test-bench
 	@cat docs/conformance.md
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
@@ -53,6 +58,21 @@ test-race: build $(VENV)/.client $(VENV)/.test
 test-c:
 	@echo 'test: C'
 	@$(C_CLIENT) test
+
+# The same tests, for what sanitizers do not see.
+test-valgrind:
+	@echo 'test: C under valgrind'
+	@scripts/if-installed valgrind $(C_CLIENT) valgrind
+
+# Layouts and portability on the hardware that robots have: docs/memory-model.md argues the order of memory.
+test-arm64:
+	@echo 'test: arm64'
+	@GOARCH=arm64 $(GO) build $(GO_ALL)
+	@scripts/if-installed 'qemu-aarch64 aarch64-linux-gnu-gcc' $(MAKE) --no-print-directory arm64
+
+arm64:
+	@GOARCH=arm64 CALLBOARD_TEST_QEMU=qemu-aarch64 $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
+	@$(C_CLIENT) arm64
 
 test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'

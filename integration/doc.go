@@ -16,7 +16,9 @@
 //	                      asks for the full rates, -inject-tear for a broker with a fault
 //	languages_test.go     readers in C and Python beside those in Go, and layouts
 //	restart_languages_test.go   the broker is killed twenty times under producers and followers in C and Python
+//	eventloop_test.go     one loop for two stages and a pipe, in C and Python
 //	readers/              their programs
+//	robot_test.go         the nodes of examples/robot, each killed under the others
 //	fieldreports_*.go     rows of docs/field-reports.md that stand nowhere else
 //
 // # Its place in the data's way

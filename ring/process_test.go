@@ -115,6 +115,9 @@ func TestTwoProcessesOverOneChannel(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	child := exec.Command(self)
+	if qemu := os.Getenv("CALLBOARD_TEST_QEMU"); qemu != "" { // `make arm64`
+		child = exec.Command(qemu, self)
+	}
 	child.Env = append(os.Environ(), fmt.Sprintf("%s=%d", childOps, ops))
 	child.ExtraFiles = []*os.File{file}
 	child.Stderr = os.Stderr

@@ -73,7 +73,11 @@ type child struct {
 
 func start(t *testing.T, part string, args ...string) *child {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], args...)
+	run := append([]string{os.Args[0]}, args...)
+	if qemu := os.Getenv("CALLBOARD_TEST_QEMU"); qemu != "" { // `make arm64`
+		run = append([]string{qemu}, run...)
+	}
+	cmd := exec.Command(run[0], run[1:]...)
 	cmd.Env = append(os.Environ(), childEnv+"="+part)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

@@ -153,7 +153,7 @@ func (d *damagedStage) readAll(t testing.TB) (failures int) {
 		}
 		p.Release()
 		for _, at := range []uint64{0, 1, 66, 67, 1 << 60} {
-			if err := r.PinAt(&p, at, columns[i]); err == nil {
+			if err := r.PinAt(&p, AsOf(at), columns[i]); err == nil {
 				use(&p, p.Version(0))
 				p.Release()
 			} else if !expected(err) {

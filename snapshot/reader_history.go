@@ -1,6 +1,9 @@
 package snapshot
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -16,22 +19,69 @@ func (v *Version) RowOrdinal(row uint32) uint64 {
 	return v.ordinals[row]
 }
 
-// PinAt pins the versions of columns as of an ordinal (rules O4, V5), each at an epoch
+// Moment is which state of columns a reader wants.
+type Moment struct {
+	by int
+	at uint64
+}
+
+const (
+	byOrdinal = iota
+	byCommon
+	byStamp
+	byNearestStamp
+)
+
+// AsOf is the state as of an ordinal, exactly; it must not be above the floors.
+func AsOf(ordinal uint64) Moment { return Moment{byOrdinal, ordinal} }
+
+// Common is the state as of the highest ordinal through which all columns are sealed; those that never were do not count.
+func Common() Moment { return Moment{by: byCommon} }
+
+// AtStamp is of each column what was sealed last with a stamp of at most so many ns; nearest: or what was sealed after
+// it, where its stamp is nearer.
+func AtStamp(ns uint64, nearest bool) Moment {
+	if nearest {
+		return Moment{byNearestStamp, ns}
+	}
+	return Moment{byStamp, ns}
+}
+
+func (m Moment) String() string {
+	if m.by == byOrdinal {
+		return fmt.Sprintf("ordinal %d", m.at)
+	}
+	return fmt.Sprintf("stamp %d", m.at)
+}
+
+// PinAt pins the versions of columns of a moment (rules O4, V5), each at an epoch
 // of its own, and the floors of the newest epoch. A column that had no version then
 // has none in p.
 //
 // Errors: FLOOR_VIOLATION where the ordinal is above a column's floor; OUT_OF_RANGE
-// where the state of that ordinal is not retained, or was never one of its own because
+// where that state is not retained, or was never one of its own because
 // several ordinals were sealed at once; those of Pin.
-func (r *Reader) PinAt(p *Pinned, at uint64, columns ...*Column) error {
+func (r *Reader) PinAt(p *Pinned, m Moment, columns ...*Column) error {
+	for range pinTries - 1 {
+		err := r.pinAt(p, m, columns)
+		var refused *protocol.Error
+		if m.by == byOrdinal || !errors.As(err, &refused) || refused.Status != protocol.StatusOutOfRange || p.epoch == r.Epoch() {
+			return err
+		}
+		// What is aligned is a state of p's epoch: seals have overtaken it, and there is a newer one.
+	}
+	return r.pinAt(p, m, columns)
+}
+
+func (r *Reader) pinAt(p *Pinned, m Moment, columns []*Column) error {
 	p.begin(r, false)
 	if err := r.pinEpoch(p, 1); err != nil {
 		return err
 	}
 	if p.epoch == 0 {
-		if at > 0 && len(columns) > 0 {
+		if m.by == byOrdinal && m.at > 0 && len(columns) > 0 {
 			p.refs.Store(0)
-			return aboveFloor(columns[0].Name, at, 0)
+			return aboveFloor(columns[0].Name, m.at, 0)
 		}
 		p.columns = append(p.columns[:0], columns...)
 		p.versions = slices.Grow(p.versions[:0], len(columns))[:len(columns)]
@@ -47,7 +97,7 @@ func (r *Reader) PinAt(p *Pinned, at uint64, columns ...*Column) error {
 		p.floors, err = r.version(floorColumn, &s)
 	}
 	if err == nil {
-		err = r.pinColumnsAt(p, at, columns)
+		err = r.pinColumnsAt(p, m, columns)
 	}
 	if err == nil {
 		err = r.accounts.open(r, p)
@@ -62,34 +112,58 @@ func aboveFloor(name string, at, floor uint64) error {
 	return protocol.Errorf(protocol.StatusFloorViolation, "attribute %q: a read as of ordinal %d is above the write floor %d; seal it first, or read the newest state", name, at, floor)
 }
 
-func (r *Reader) pinColumnsAt(p *Pinned, at uint64, columns []*Column) error {
+func (r *Reader) pinColumnsAt(p *Pinned, m Moment, columns []*Column) error {
 	floors, err := p.Floors()
 	if err != nil {
 		return err
+	}
+	if m.by == byCommon {
+		m = AsOf(floors.common(columns))
+	} else if m.by == byOrdinal {
+		for _, c := range columns {
+			if floor := floors.Of(c.NameID); m.at > floor {
+				return aboveFloor(c.Name, m.at, floor)
+			}
+		}
+	}
+	if m.by == byOrdinal {
+		p.ordinal = m.at
 	}
 	p.columns = append(append(p.columns[:0], columns...), p.columns[0])
 	p.versions = slices.Grow(p.versions[:0], len(columns))[:len(columns)]
 	clear(p.versions)
 	for i, c := range columns {
-		if floor := floors.Of(c.NameID); at > floor {
-			return aboveFloor(c.Name, at, floor)
-		}
 		if c.Unreadable != nil {
 			return c.Unreadable
 		}
-		if p.versions[i], err = r.pinColumnAt(p, c, at); err != nil {
+		if p.versions[i], err = r.pinColumnAt(p, c, m); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// common is the lowest floor of the columns' names, without those that are not sealed.
+func (f *Floors) common(columns []*Column) uint64 {
+	lowest := uint64(0)
+	for _, c := range columns {
+		if floor := f.Of(c.NameID); floor != 0 && (lowest == 0 || floor < lowest) {
+			lowest = floor
+		}
+	}
+	return lowest
+}
+
 // pinColumnAt finds the version, pins it and finds it again: between the two the store
-// may have given it to others, which its horizon tells.
-func (r *Reader) pinColumnAt(p *Pinned, c *Column, at uint64) (Version, error) {
+// may have given it to others, which its horizon tells. The state of an ordinal does not change any more; by stamp,
+// what was sealed after p's epoch does not count.
+func (r *Reader) pinColumnAt(p *Pinned, c *Column, m Moment) (Version, error) {
 	for range pinTries {
-		epoch := r.Epoch()
-		found, ok, err := r.findAsOf(c, at, epoch)
+		epoch := p.epoch
+		if m.by == byOrdinal {
+			epoch = r.Epoch()
+		}
+		found, ok, err := r.findAsOf(c, m, epoch)
 		if err != nil || !ok {
 			return Version{}, err
 		}
@@ -112,21 +186,21 @@ func (r *Reader) pinColumnAt(p *Pinned, c *Column, at uint64) (Version, error) {
 			continue
 		}
 		r.pins.Release(slot)
-		if pin < epoch {
-			return Version{}, notRetained(c, at)
+		if pin < epoch || m.by != byOrdinal {
+			return Version{}, notRetained(c, m)
 		}
 	}
-	return Version{}, notRetained(c, at)
+	return Version{}, notRetained(c, m)
 }
 
-func notRetained(c *Column, at uint64) error {
-	return protocol.Errorf(protocol.StatusOutOfRange, "attribute %q: its state as of ordinal %d is not retained any more; it keeps %d versions, declare a larger retain", c.Name, at, c.Retain())
+func notRetained(c *Column, m Moment) error {
+	return protocol.Errorf(protocol.StatusOutOfRange, "attribute %q: its state as of %v is not retained any more; it keeps %d versions, declare a larger retain", c.Name, m, c.Retain())
 }
 
-// findAsOf looks through all slots for the version that is exactly the state at an
-// ordinal, sealed by epoch. ok is false when the column had nothing then.
-func (r *Reader) findAsOf(c *Column, at, epoch uint64) (best slotCopy, ok bool, err error) {
-	var births []uint64
+// findAsOf looks through all slots for the version that is exactly the state of a
+// moment, sealed by epoch. ok is false when the column had nothing then.
+func (r *Reader) findAsOf(c *Column, m Moment, epoch uint64) (best slotCopy, ok bool, err error) {
+	var all []slotCopy // a few: retained ones and pinned ones
 	for n := 0; ; n++ {
 		page, err := r.slotPage(c, n)
 		if err != nil {
@@ -140,8 +214,12 @@ func (r *Reader) findAsOf(c *Column, at, epoch uint64) (best slotCopy, ok bool, 
 			if !s.accepted {
 				continue
 			}
-			births = append(births, s.birth)
-			if s.lowest <= at && s.birth > best.birth {
+			all = append(all, s)
+			from := s.stampNs
+			if m.by == byOrdinal {
+				from = s.lowest
+			}
+			if from <= m.at && s.birth > best.birth {
 				best = s
 			}
 		}
@@ -149,15 +227,22 @@ func (r *Reader) findAsOf(c *Column, at, epoch uint64) (best slotCopy, ok bool, 
 	if best.birth == 0 {
 		// Also where no slot is of this epoch any more: whoever was held up meanwhile.
 		if atomic.LoadUint64(&c.entry.Horizon) != 0 {
-			return best, false, notRetained(c, at)
+			return best, false, notRetained(c, m)
 		}
-		return best, false, nil // none was ever given up, so the first one is later
+		if m.by != byNearestStamp || len(all) == 0 {
+			return best, false, nil // none was ever given up, so the first one is later
+		}
+		return slices.MinFunc(all, func(a, b slotCopy) int { return cmp.Compare(a.birth, b.birth) }), true, nil
 	}
-	if best.highest > at {
-		return best, false, protocol.Errorf(protocol.StatusOutOfRange, "attribute %q: ordinals %d to %d were sealed in one step, so there is no state as of %d", c.Name, best.lowest, best.highest, at)
+	if m.by == byOrdinal && best.highest > m.at {
+		return best, false, protocol.Errorf(protocol.StatusOutOfRange, "attribute %q: ordinals %d to %d were sealed in one step, so there is no state as of %d", c.Name, best.lowest, best.highest, m.at)
 	}
-	if best.death <= epoch && !slices.Contains(births, best.death) {
-		return best, false, notRetained(c, at) // what came next is not known
+	next := slices.IndexFunc(all, func(s slotCopy) bool { return s.birth == best.death })
+	if best.death <= epoch && next < 0 {
+		return best, false, notRetained(c, m) // what came next is not known
+	}
+	if m.by == byNearestStamp && next >= 0 && all[next].stampNs-m.at < m.at-best.stampNs {
+		best = all[next]
 	}
 	return best, true, nil
 }

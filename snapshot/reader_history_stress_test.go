@@ -121,8 +121,9 @@ func readAsOf(r *Reader, list *PrimList, column *Column, random *rand.Rand, exac
 		return err
 	}
 	at := floor - min(floor, random.Uint64N(8))
+	moments := []Moment{AsOf(at), Common(), AtStamp(at, false)} // stamps are ordinals here
 	var p Pinned
-	if err := r.PinAt(&p, at, column); err != nil {
+	if err := r.PinAt(&p, moments[random.IntN(len(moments))], column); err != nil {
 		if errors.Is(err, protocol.Errorf(protocol.StatusOutOfRange, "")) {
 			refused.Add(1)
 			return nil
@@ -131,7 +132,11 @@ func readAsOf(r *Reader, list *PrimList, column *Column, random *rand.Rand, exac
 	}
 	defer p.Release()
 	exact.Add(1)
-	return checkStress(r, list, p.Version(0), at)
+	v := p.Version(0)
+	if at = p.Ordinal(); at == 0 {
+		at = v.StampNs // of the last seal at or before it
+	}
+	return checkStress(r, list, v, at)
 }
 
 // checkStress compares a version with the formula at an ordinal.

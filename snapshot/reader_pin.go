@@ -20,11 +20,12 @@ const pinTries = 16
 // A Pinned is made by Reader.Pin or PinAll in memory of the caller's and must not
 // be copied. After the last Release the same memory may be pinned anew.
 type Pinned struct {
-	reader *Reader
-	epoch  uint64
-	all    bool
-	refs   atomic.Int32
-	slots  []int // pin slots, in the order of columns, the floors last
+	reader  *Reader
+	epoch   uint64
+	ordinal uint64 // that PinAt was as of; 0: none
+	all     bool
+	refs    atomic.Int32
+	slots   []int // pin slots, in the order of columns, the floors last
 
 	columns  []*Column
 	versions []Version // by columns; Column nil: none at this epoch
@@ -75,7 +76,7 @@ func (p *Pinned) begin(r *Reader, all bool) {
 	if n := p.refs.Load(); n != 0 {
 		panic(fmt.Sprintf("snapshot: a pin that %d views hold is pinned anew", n))
 	}
-	p.reader, p.all, p.epoch = r, all, 0
+	p.reader, p.all, p.epoch, p.ordinal = r, all, 0, 0
 	p.slots, p.columns, p.versions, p.counted = p.slots[:0], p.columns[:0], p.versions[:0], p.counted[:0]
 	p.floors = Version{}
 }
@@ -243,6 +244,9 @@ func (p *Pinned) Release() (last bool) {
 
 // Epoch is the epoch that is shown; 0 before the first seal.
 func (p *Pinned) Epoch() uint64 { return p.epoch }
+
+// Ordinal is the ordinal that the view is as of, given or common; 0 of any other view.
+func (p *Pinned) Ordinal() uint64 { return p.ordinal }
 
 // Version is the version of the i-th column given to Pin. Its Column is nil when
 // the column has none at this epoch.

@@ -118,7 +118,7 @@ func (h *history) checkAsOf() {
 			at = floor + 1
 		}
 		var p Pinned
-		err := h.reader.PinAt(&p, at, column)
+		err := h.reader.PinAt(&p, AsOf(at), column)
 		if at > floor {
 			requireStatus(h.t, protocol.StatusFloorViolation, err)
 			continue

@@ -34,6 +34,7 @@ type client struct {
 	// holders counts the open Stage, each call in progress, each view and each open
 	// session. With the last one the mappings go (invariant G1).
 	holders atomic.Int64
+	telling atomic.Int64 // of these, goroutines of Epochs
 	closed  atomic.Bool
 	ended   atomic.Pointer[Error] // why the session is over
 	over    chan struct{}         // closed with it

@@ -17,9 +17,10 @@
 //	Op             one operation on its way; Wait tells how it ended
 //	MapSession     memory that is filled in place and handed over
 //	MapGroup       a piece of it, or one that was claimed of another client's session
-//	Read, Group    sealed data of some attributes: the newest, as of an ordinal, or what changed;
+//	Read, Group    sealed data of some attributes: the newest, as of an ordinal or a stamp, or what changed;
 //	               of the fixed kind one array, of kind array a tensor for each prim (Tensor, Row)
 //	Snapshot       sealed data of everything at one epoch; its Cursor is where a delta begins
+//	Follow, Watch, Epochs   waiting for the next one: in a call, in a loop, by a channel
 //
 // # Its place in the data's way
 //

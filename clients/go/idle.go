@@ -52,8 +52,8 @@ func (c *client) inUse() string {
 			ops++
 		}
 	}
-	// Whoever holds the client is the stage, this call, a session, or a view, snapshot or read.
-	views := int(c.holders.Load()) - 2 - len(names)
+	// Whoever holds the client is the stage, this call, a session, who tells of epochs, or a view, snapshot or read.
+	views := int(c.holders.Load()-c.telling.Load()) - 2 - len(names)
 	if c.gap.Load() != nil {
 		views-- // who looks for the next broker
 	}

@@ -19,10 +19,53 @@ type ReadOptions struct {
 	// rows that were written, and groups with IsDelete of prims that are gone. 0 is a
 	// legal start.
 	Since *uint64
+	// Common reads as of the highest ordinal through which all of the attributes are
+	// sealed, which Read.Ordinal tells: attributes of producers that are not equally
+	// far, at one tick. Those that nobody wrote or sealed do not count.
+	Common bool
+	// StampNs reads of each attribute what was sealed last with a stamp of at most so
+	// many ns: attributes that have no ordinals in common, at one time. Group.StampNs
+	// tells what was found; one that was sealed first after it gives no group. Stamps are
+	// those of the seals (SealOptions.StampNs, or the broker's clock) and are expected to rise.
+	StampNs *uint64
+	// Nearest, with StampNs: what was sealed after that where its stamp is nearer.
+	Nearest bool
 }
 
 // Ordinal is a pointer to n, for ReadOptions.
 func Ordinal(n uint64) *uint64 { return &n }
+
+// moment is which state is read; nil: the newest.
+func (o *ReadOptions) moment() (*snapshot.Moment, error) {
+	var m snapshot.Moment
+	n := 0
+	if o.At != nil {
+		m, n = snapshot.AsOf(*o.At), n+1
+	}
+	if o.Common {
+		m, n = snapshot.Common(), n+1
+	}
+	if o.StampNs != nil {
+		m, n = snapshot.AtStamp(*o.StampNs, o.Nearest), n+1
+	}
+	switch {
+	case n > 1:
+		return nil, fail(protocol.StatusInvalidArgument, "of At, Common and StampNs %d are given; a read is as of one of them", n)
+	case o.Nearest && o.StampNs == nil:
+		return nil, fail(protocol.StatusInvalidArgument, "Nearest is given without StampNs, the stamp to be near to")
+	case o.Since != nil && o.StampNs != nil:
+		return nil, fail(protocol.StatusInvalidArgument, "Since, an ordinal, together with a stamp: read what changed up to an ordinal, or the state at a stamp")
+	case o.Since != nil && o.At != nil && *o.Since > *o.At:
+		return nil, sinceAbove(*o.Since, *o.At)
+	case n == 0:
+		return nil, nil
+	}
+	return &m, nil
+}
+
+func sinceAbove(since, end uint64) error {
+	return fail(protocol.StatusInvalidArgument, "since is %d, above the end %d; give an ordinal at or below it", since, end)
+}
 
 // Read is sealed data of some attributes at one epoch. Give back with Release; the
 // groups got from it are independent of it.
@@ -54,8 +97,10 @@ type part struct {
 // It asks the broker only for memory that this process meets for the first time.
 //
 // Errors: LIMIT when this client pins too much already; it names the oldest views.
-// With At: FLOOR_VIOLATION above an attribute's write floor, OUT_OF_RANGE where that
-// state is not retained. With Since: INVALID_ARGUMENT when it is above At, OUT_OF_RANGE
+// With At: FLOOR_VIOLATION above an attribute's write floor. With At, Common or StampNs:
+// OUT_OF_RANGE where that state is not retained: an attribute that runs ahead of others
+// needs as many versions as it is ahead (DeclareOptions.Retain). With Since:
+// INVALID_ARGUMENT when it is above the end or goes with a stamp, OUT_OF_RANGE
 // when deletes after it are not all known any more.
 func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o ReadOptions) (*Read, error) {
 	c := s.client
@@ -69,8 +114,9 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 	if _, err := q.use(c); err != nil {
 		return nil, err
 	}
-	if o.At != nil && o.Since != nil && *o.Since > *o.At {
-		return nil, fail(protocol.StatusInvalidArgument, "since is %d, above the end %d; give an ordinal at or below it", *o.Since, *o.At)
+	moment, err := o.moment()
+	if err != nil {
+		return nil, err
 	}
 	if q.running() {
 		return laterRead(ctx, q, func() (*Read, error) { return s.ReadAttributes(ctx, q, names, o) }), nil
@@ -85,9 +131,16 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 			return nil, err
 		}
 	}
-	h, err := c.pin(pinColumns{columns: columns, at: o.At})
+	h, err := c.pin(pinColumns{columns: columns, at: moment})
 	if err != nil {
 		return nil, err
+	}
+	if o.Common {
+		o.At = Ordinal(h.view.pinned.Ordinal())
+		if o.Since != nil && *o.Since > *o.At {
+			h.release()
+			return nil, sinceAbove(*o.Since, *o.At)
+		}
 	}
 	return newRead(h, q, columns, o.window(paths), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
 }
@@ -246,6 +299,15 @@ func (r *Read) Epoch() uint64 {
 		return 0
 	}
 	return r.hold.view.pinned.Epoch()
+}
+
+// Ordinal is the ordinal that the read is as of, At or the common one; 0: it is of the newest state or of a stamp.
+func (r *Read) Ordinal() uint64 {
+	r, err := r.opened()
+	if err != nil {
+		return 0
+	}
+	return r.hold.view.pinned.Ordinal()
 }
 
 // Groups gives a group for each attribute that prims of the query carry. Each is the

@@ -20,12 +20,12 @@ type hold struct {
 	released atomic.Bool
 }
 
-// pinColumns says what is pinned: columns, at the newest epoch or as of an ordinal, or
+// pinColumns says what is pinned: columns, at the newest epoch or of a moment, or
 // everything.
 type pinColumns struct {
 	all     bool
 	columns []*snapshot.Column
-	at      *uint64
+	at      *snapshot.Moment
 }
 
 // pin makes a view. The first hold is the caller's.

@@ -14,10 +14,7 @@ import (
 
 // TestLiveCxx runs callboard.hpp as C++17, as C++20 and without exceptions, under the sanitizers.
 func TestLiveCxx(t *testing.T) {
-	root, err := harness.Root()
-	require.NoError(t, err)
-	client := filepath.Join(root, "clients", "c")
-	succeeds(t, nil, "make", "--silent", "-C", client, "live")
+	client := build(t)
 	for _, program := range []string{"live_cxx17", "live_cxx20", "live_cxx17_no_exceptions"} {
 		t.Run(program, func(t *testing.T) {
 			b := harness.Start(t)

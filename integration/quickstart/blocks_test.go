@@ -14,7 +14,7 @@ var wanted = []string{"broker", "python", "go", "c", "c build", "command line"}
 
 // blocks cuts the marked blocks out of a page. The fence must follow its mark at once:
 // a mark that runs nothing is an error, as are missing, doubled and unknown ones.
-func blocks(page string) (map[string]string, error) {
+func blocks(page string, wanted ...string) (map[string]string, error) {
 	found, order := map[string]string{}, []string{}
 	lines := strings.Split(page, "\n")
 	for i := 0; i < len(lines); i++ {
@@ -49,7 +49,7 @@ func TestBlockMissingDoubledUnknownEmptyOrUnfencedIsAnError(t *testing.T) {
 		}
 		return text
 	}
-	got, err := blocks(page(wanted...) + "```sh\nnot marked\n```\n")
+	got, err := blocks(page(wanted...)+"```sh\nnot marked\n```\n", wanted...)
 	require.NoError(t, err)
 	require.Len(t, got, len(wanted))
 	require.Equal(t, "go 1\n\ngo 2\n", got["go"])
@@ -64,7 +64,7 @@ func TestBlockMissingDoubledUnknownEmptyOrUnfencedIsAnError(t *testing.T) {
 		"no end":       strings.TrimSuffix(page(wanted...), "```\n"),
 		"misspelt end": strings.Replace(page(wanted...), "<!-- run: go -->", "<!-- run: go ->", 1),
 	} {
-		_, err := blocks(bad)
+		_, err := blocks(bad, wanted...)
 		require.Error(t, err, name)
 	}
 }

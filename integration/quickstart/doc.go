@@ -1,10 +1,12 @@
-// Package quickstart keeps README.md true: it runs the quick start as it stands there.
+// Package quickstart keeps pages true whose programs people copy: README.md, docs/migration
+// and examples/robot. It runs what they say as it stands there.
 //
 // # What it is
 //
-// A test that cuts the marked blocks out of README.md and executes them: the broker's
+// Tests that cut the marked blocks out of a page and execute them: of README.md the broker's
 // commands, a program in each language, the commands that build the one in C, the
-// command line. A block is marked by a comment in the line above its fence:
+// command line; of docs/migration our side of each comparison; of examples/robot the
+// commands that start its nodes. A block is marked by a comment in the line above its fence:
 //
 //	<!-- run: python -->
 //
@@ -15,7 +17,7 @@
 //
 // # Invariants
 //
-//  1. Exactly the blocks in the list are marked in README.md: one that is lost, renamed
+//  1. Exactly the blocks in its list are marked in a page: one that is lost, renamed
 //     or added without a test fails.
 //  2. A program says itself whether it saw what it wrote; one without such a line fails,
 //     as does one that ends with anything but 0. What it sealed is looked at once more

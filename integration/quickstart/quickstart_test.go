@@ -32,11 +32,7 @@ type place struct {
 func TestQuickStartOfTheReadme(t *testing.T) {
 	root, err := harness.Root()
 	require.NoError(t, err)
-	page, err := os.ReadFile(filepath.Join(root, "README.md"))
-	require.NoError(t, err)
-	run, err := blocks(string(page))
-	require.NoError(t, err)
-
+	run := read(t, filepath.Join(root, "README.md"), wanted...)
 	p := start(t, root, run["broker"])
 	t.Run("python", func(t *testing.T) { p.python(t, run["python"]) })
 	t.Run("go", func(t *testing.T) { p.golang(t, run["go"]) })
@@ -44,19 +40,39 @@ func TestQuickStartOfTheReadme(t *testing.T) {
 	t.Run("command line", func(t *testing.T) { p.commandLine(t, run["command line"]) })
 }
 
-// python runs the block with the interpreter that make names, or that make made.
+// read gives the marked blocks of a page.
+func read(t *testing.T, page string, wanted ...string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	run, err := blocks(string(text), wanted...)
+	require.NoError(t, err, page)
+	return run
+}
+
+// python is the interpreter that make names, or that make made.
+func python(t *testing.T, root string) string {
+	t.Helper()
+	path := os.Getenv("CALLBOARD_PYTHON")
+	if path == "" {
+		path = filepath.Join(root, ".venv", "bin", "python")
+	}
+	if out, err := exec.Command(path, "-c", "import callboard, numpy").CombinedOutput(); err != nil {
+		skip(t, fmt.Sprintf("%s cannot import callboard and numpy (%v); `make test-go` makes .venv, or let CALLBOARD_PYTHON name another: %s", path, err, out))
+	}
+	return path
+}
+
 func (p *place) python(t *testing.T, block string) {
 	checksItself(t, block, `(?m)^\s*assert `)
-	python := os.Getenv("CALLBOARD_PYTHON")
-	if python == "" {
-		python = filepath.Join(p.root, ".venv", "bin", "python")
-	}
-	if out, err := exec.Command(python, "-c", "import callboard, numpy").CombinedOutput(); err != nil {
-		skip(t, fmt.Sprintf("%s cannot import callboard and numpy (%v); `make test-go` makes .venv, or let CALLBOARD_PYTHON name another: %s", python, err, out))
-	}
-	file := filepath.Join(t.TempDir(), "quickstart.py")
+	p.publishes(t, func() { p.runPython(t, block) })
+}
+
+func (p *place) runPython(t *testing.T, block string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "program.py")
 	write(t, file, block)
-	p.publishes(t, func() { p.succeeds(t, p.root, python, "-W", "error", file) })
+	p.succeeds(t, p.root, python(t, p.root), "-W", "error", file)
 }
 
 // golang runs the block inside the module, so that it finds the package by its path.

@@ -34,7 +34,7 @@
  *     with INVALID_ARGUMENT, at once. Error texts are always UTF-8.
  *   - A broker that dies and is started anew, or is replaced, takes the session up again. The client looks
  *     for the next one up to cbd_connect_options.reattach_ns, driven by whoever waits, polls or asks whether the
- *     stage is alive; there is no thread of its own. Reads in place and cbd_follow go on the whole time, and
+ *     stage is alive; there is no thread of its own but that of cbd_events. Reads in place and cbd_follow go on the whole time, and
  *     a first look at memory that is not mapped yet waits. Calls that wait for the broker wait for the next one.
  *     What was not sealed is gone: submissions of that time end with BROKER_RESTARTED, and so do ops that were in
  *     flight (but a seal whose floor was reached is OK) and everything on map sessions of before. Work
@@ -206,6 +206,7 @@ typedef struct cbd_read cbd_read;
 typedef struct cbd_snapshot cbd_snapshot;
 typedef struct cbd_cursor cbd_cursor;
 typedef struct cbd_pin cbd_pin;
+typedef struct cbd_events cbd_events;
 
 typedef struct cbd_connect_options {
     const char *client_name;  /* for people; NULL: the program's name */
@@ -290,6 +291,42 @@ CBD_API uint64_t cbd_epoch(cbd_stage *stage);
  * SESSION_ENDED when the broker is gone or another thread closes the stage. */
 CBD_API cbd_status cbd_follow(cbd_stage *stage, uint64_t after, uint64_t timeout_ns,
                               uint64_t *epoch, cbd_error *error);
+
+/* ---- event loops ---------------------------------------------------------- */
+
+/* A descriptor to wait with in poll, select, epoll or any loop on top of them, beside
+ * other sources. It is readable
+ *
+ *   - when the epoch moved since cbd_events_drain last looked, and at first where
+ *     anything was sealed already;
+ *   - when the broker was lost, and when one has taken the session up again, though the
+ *     epoch did not move: ops and sessions may have ended;
+ *   - for good once the session is over or the stage is closed; draining then says why.
+ *
+ * So: wait, drain, and where the epoch is a newer one, read. It is a level: readable
+ * until it is drained, however many seals there were; a reader that is slower than the
+ * seals sees the newest state. Nothing that is sealed after the epoch that draining gave
+ * is missed. Now and then it is readable without a newer one.
+ *
+ * The first events of a stage start its one thread, which sleeps on the epoch, looks at
+ * the socket every 100 ms as every wait here does, and takes the session up again after a
+ * restart of the broker. It ends with the stage's last events, and with cbd_stage_close.
+ * *events is the caller's: cbd_events_release; each loop has its own. LIMIT: there is no
+ * descriptor for it; OUT_OF_MEMORY: no thread; SESSION_ENDED. */
+CBD_API cbd_status cbd_events_open(cbd_stage *stage, cbd_events **events, cbd_error *error);
+
+/* The descriptor: an eventfd, non-blocking and close-on-exec, that stays open until
+ * cbd_events_release, also where the stage is closed before. Wait for it to be readable,
+ * and leave reading to cbd_events_drain. -1 in a forked child, since it is the parent's. */
+CBD_API int cbd_events_fileno(const cbd_events *events);
+
+/* Makes the descriptor not readable; then *epoch (may be NULL) is the newest one, 0:
+ * nothing was sealed. Never waits. SESSION_ENDED, or why else the session is over: once
+ * the last epoch was given, and the descriptor stays readable. */
+CBD_API cbd_status cbd_events_drain(cbd_events *events, uint64_t *epoch, cbd_error *error);
+
+/* Gives events back and closes the descriptor: take it out of the loop before. */
+CBD_API void cbd_events_release(cbd_events *events);
 
 /* The write floor of an attribute at the newest epoch: the ordinal through which
  * it is sealed; name NULL: the global floor. 0: never sealed. */
@@ -521,7 +558,7 @@ static inline cbd_write_options cbd_write_options_default(void)
  * Packed, one tensor is cut into rows of equal length: as many as addressed prims, or
  * with an index_map as its highest entry says. Text is uint8 with CBD_SEMANTIC_STRING.
  * INVALID_ARGUMENT: shape, dtype, semantic, count, an index_map or mask that is shorter than count
- * needs, a CPU device other than 0 (with their numbers);
+ * needs, a CPU device other than 0 (with their numbers), a bool that is neither 0 nor 1;
  * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind on a
  * stage without CBD_FEATURE_ARRAY, device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
@@ -749,21 +786,40 @@ typedef struct cbd_read_group {
 CBD_API cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                        cbd_read **read, cbd_error *error);
 
+/* Which state of its attributes a read shows. */
+enum {
+    CBD_AT_NEWEST = 0,
+    CBD_AT_ORDINAL = 1,      /* as of the ordinal `at`, exactly; it must not be above the write floors */
+    CBD_AT_COMMON = 2,       /* as of the highest ordinal through which all of the attributes are sealed */
+    CBD_AT_STAMP = 3,        /* of each attribute, what was sealed last with a stamp of at most `at` ns */
+    CBD_AT_NEAREST_STAMP = 4 /* that, or what was sealed after it, where its stamp is nearer to `at` */
+};
+
 /* A read narrowed in time. All zeros: the newest state, whole. */
 typedef struct cbd_range {
-    uint32_t has_at;    /* 1: the state as of the ordinal `at`, exactly; it must not be above the write floors */
+    uint32_t at_what;   /* CBD_AT_* */
     uint32_t has_since; /* 1: only what changed after the ordinal `since`, which may be 0 */
     uint64_t at;
-    uint64_t since;     /* at most `at` */
+    uint64_t since;     /* at most `at`, an ordinal */
 } cbd_range;
 
 /* As cbd_read_attributes, as of an ordinal or of what changed, or both: then what changed after
  * `since` up to `at`. What changed are the rows that were written, each with its value at the end
  * of the range, and groups with is_delete of the prims that are gone. range NULL: the newest state.
+ *
+ * Attributes of different producers are seldom equally far. CBD_AT_COMMON aligns those whose
+ * ordinals mean the same, such as the number of a tick: cbd_read_ordinal tells the newest one
+ * that none of them is behind (attributes that nobody wrote or sealed do not count). Stamps
+ * align those that have no ordinals in common; each group's stamp_ns tells what was found. They
+ * are those of the seals, cbd_advance_write_floor's or the broker's clock, and are expected to
+ * rise. An attribute shows its value of the moment, however old that is; one that was sealed
+ * first after the stamp gives no group, or as the nearest its first value.
+ *
  * FLOOR_VIOLATION: `at` is above an attribute's write floor. OUT_OF_RANGE: that state is not
- * retained (see cbd_declare), or never was one of its own because several ordinals were sealed
- * at once; or deletes after `since` are not all known any more (see cbd_frontier).
- * INVALID_ARGUMENT: `since` is above `at`. */
+ * retained (see cbd_declare: an attribute that runs ahead of others needs as many versions as
+ * it is ahead), or never was one of its own because several ordinals were sealed at once; or
+ * deletes after `since` are not all known any more (see cbd_frontier).
+ * INVALID_ARGUMENT: `since` is above `at`, or goes with a stamp; an at_what that is none. */
 CBD_API cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                   const cbd_range *range, cbd_read **read, cbd_error *error);
 
@@ -774,6 +830,9 @@ CBD_API cbd_status cbd_frontier(cbd_stage *stage, const char *name, uint64_t *fr
 
 /* The epoch that the read is of; 0: nothing was sealed. */
 CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
+
+/* The ordinal that the read is as of, given or common; 0: it is of the newest state or of a stamp. */
+CBD_API uint64_t cbd_read_ordinal(const cbd_read *read);
 
 /* The next group; END when there are no more. *group is the caller's:
  * cbd_release_group. It is independent of the read. */

@@ -26,6 +26,7 @@
 #include "callboard.h"
 #include "callboard_dlpack.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <complex>
@@ -251,6 +252,25 @@ bool fits(const cbd_schema &schema)
     return schema.code == row_type<T>::code && schema.bits == row_type<T>::bits;
 }
 
+/// Whether a row is some T, one after the other.
+template <class T>
+bool fits_values(const cbd_schema &schema)
+{
+    return fits<T>(schema) && schema.kind == CBD_KIND_FIXED && (row_type<T>::lanes == 1 || row_type<T>::lanes == schema.lanes);
+}
+
+/// The type and the row shape, for C to judge: a shape that is too long as well.
+template <class T, class Options>
+void describe(Options &options, std::initializer_list<std::uint64_t> row_shape)
+{
+    check_row<T>();
+    options.code = row_type<T>::code;
+    options.bits = row_type<T>::bits;
+    options.lanes = row_type<T>::lanes;
+    options.row_ndim = static_cast<std::uint32_t>(row_shape.size());
+    std::copy_n(row_shape.begin(), std::min<std::size_t>(row_shape.size(), CBD_ROW_NDIM_MAX), options.row_shape);
+}
+
 inline cbd_error mismatch(const char *name, const cbd_schema &schema, std::uint64_t row_bytes, unsigned code, unsigned bits,
                           std::size_t bytes)
 {
@@ -360,12 +380,13 @@ public:
         return span<T>(static_cast<T *>(record_->data), static_cast<std::size_t>(record_->rows));
     }
 
-    /// All numbers of the rows one after the other: an image, a mesh.
+    /// All elements of the rows one after the other: the pixels of an image, the points of a scan. T is a number, or what
+    /// has the lanes of the attribute.
     template <class T>
     result<span<T>> values() const
     {
-        static_assert(row_type<T>::lanes == 1, "values are numbers");
-        if (!detail::fits<T>(record_->schema) || record_->schema.kind != CBD_KIND_FIXED)
+        detail::check_row<T>();
+        if (!detail::fits_values<T>(record_->schema))
             CALLBOARD_FAIL(detail::mismatch(record_->attribute, record_->schema, record_->row_bytes, row_type<T>::code, row_type<T>::bits, sizeof(T)));
         return span<T>(static_cast<T *>(record_->data), static_cast<std::size_t>(record_->rows * record_->row_bytes / sizeof(T)));
     }
@@ -478,12 +499,12 @@ public:
     const T &row(std::size_t i) const { return rows<T>()[row_of(i)]; }
 #endif
 
-    /// All numbers of the rows one after the other.
+    /// All elements of the rows one after the other, as group::values.
     template <class T>
     result<span<const T>> values() const
     {
-        static_assert(row_type<T>::lanes == 1, "values are numbers");
-        if (!detail::fits<T>(get()->schema) || get()->schema.kind != CBD_KIND_FIXED || get()->is_delete)
+        detail::check_row<T>();
+        if (!detail::fits_values<T>(get()->schema) || get()->is_delete)
             CALLBOARD_FAIL(detail::mismatch(get()->name, get()->schema, get()->row_bytes, row_type<T>::code, row_type<T>::bits, sizeof(T)));
         return span<const T>(static_cast<const T *>(get()->data), static_cast<std::size_t>(get()->rows * get()->row_bytes / sizeof(T)));
     }
@@ -517,6 +538,7 @@ public:
     explicit read(cbd_read *handle) : handle_(handle) {}
     cbd_read *get() const noexcept { return handle_.get(); }
     std::uint64_t epoch() const { return cbd_read_epoch(get()); }
+    std::uint64_t ordinal() const { return cbd_read_ordinal(get()); }
 
     /// The next group, none at the end. It is independent of the read.
     result<std::optional<read_group>> next() const
@@ -563,6 +585,26 @@ private:
     detail::owner<cbd_snapshot, cbd_snapshot_release> handle_;
 };
 
+/// A descriptor for poll, epoll and the loops on top of them: readable when there is something to look at.
+class events {
+public:
+    events() = default;
+    explicit events(cbd_events *handle) : handle_(handle) {}
+    cbd_events *get() const noexcept { return handle_.get(); }
+    int fileno() const noexcept { return cbd_events_fileno(get()); }
+
+    /// Makes it not readable; the newest epoch.
+    result<std::uint64_t> drain() const
+    {
+        std::uint64_t epoch = 0;
+        CALLBOARD_TRY(cbd_events_drain(get(), &epoch, &failed));
+        return epoch;
+    }
+
+private:
+    detail::owner<cbd_events, cbd_events_release> handle_;
+};
+
 // ---- the stage ---------------------------------------------------------------------------------
 
 /// A session with the broker. Whatever was made of it may outlive it.
@@ -597,6 +639,14 @@ public:
         std::uint64_t epoch = 0;
         CALLBOARD_TRY(cbd_follow(get(), after, detail::nanoseconds(timeout), &epoch, &failed));
         return epoch;
+    }
+
+    /// For an event loop; each loop has its own.
+    result<callboard::events> events() const
+    {
+        cbd_events *handle = nullptr;
+        CALLBOARD_TRY(cbd_events_open(get(), &handle, &failed));
+        return callboard::events(handle);
     }
 
     result<std::uint64_t> write_floor(const std::string &name) const
@@ -640,17 +690,29 @@ public:
         return callboard::query(handle);
     }
 
-    /// Opens a session to fill a row of T for each prim. Other options than these: map with cbd_map_options.
+    /// States that rows are T, or arrays of T with this shape, before anybody writes them. retain: how many versions are
+    /// kept; 0: as the stage says. Other settings than these: cbd_declare.
     template <class T>
-    result<session> map(const callboard::query &prims, const std::string &name, ordinal at) const
+    result<op> declare(const std::string &name, std::initializer_list<std::uint64_t> row_shape = {}, std::uint32_t retain = 0) const
     {
-        detail::check_row<T>();
+        cbd_schema schema{};
+        schema.kind = CBD_KIND_FIXED;
+        schema.device_type = CBD_DEVICE_CPU;
+        detail::describe<T>(schema, row_shape);
+        cbd_op *handle = nullptr;
+        CALLBOARD_TRY(cbd_declare(get(), name.c_str(), &schema, retain, CBD_HANDOFF_DEFAULT, &handle, &failed));
+        return op(handle);
+    }
+
+    /// Opens a session to fill a row for each prim: a T, or an array of T with this shape. Other options than these: map
+    /// with cbd_map_options.
+    template <class T>
+    result<session> map(const callboard::query &prims, const std::string &name, ordinal at, std::initializer_list<std::uint64_t> row_shape = {}) const
+    {
         cbd_map_options options{};
         options.ordinal = at.value();
         options.next_ordinal = at.next();
-        options.code = row_type<T>::code;
-        options.bits = row_type<T>::bits;
-        options.lanes = row_type<T>::lanes;
+        detail::describe<T>(options, row_shape);
         return map(prims, name, options);
     }
 

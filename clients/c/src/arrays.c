@@ -74,12 +74,16 @@ cbd_status cbdi_tensors_check(struct write *w, cbd_error *error)
 {
     char first[32], other[32];
     uint64_t n = w->options.tensor_count, bytes;
-    if (n <= 1 || w->tensor == NULL)
-        return cbdi_tensor_check(w->tensor, &bytes, error);
+    if (n <= 1 || w->tensor == NULL) {
+        cbd_status status = cbdi_tensor_check(w->tensor, &bytes, error);
+        return status == CBD_STATUS_OK ? cbdi_bools_check(w->tensor, bytes, error) : status;
+    }
     for (uint64_t i = 0; i < n; i++) {
         const cbd_tensor *t = &w->tensor[i];
         cbd_error why = {CBD_STATUS_OK, ""};
         cbd_status status = cbdi_tensor_check(t, &bytes, &why);
+        if (status == CBD_STATUS_OK)
+            status = cbdi_bools_check(t, bytes, &why);
         if (status != CBD_STATUS_OK)
             return cbdi_fail(error, status, "tensor %llu: %.400s", (unsigned long long)i, why.text);
         if (t->code != w->tensor->code || t->bits != w->tensor->bits || t->lanes != w->tensor->lanes)

@@ -36,6 +36,7 @@ static void after_fork_in_child(void)
             if (stage->fds[i] >= 0)
                 close(stage->fds[i]);
         stage->socket = stage->fds[0] = stage->fds[1] = stage->fds[2] = -1;
+        cbdi_events_forked(stage);
     }
     pthread_mutex_unlock(&list_lock);
 }
@@ -78,6 +79,7 @@ void cbdi_stage_drop(cbd_stage *stage)
         pthread_mutex_destroy(&stage->cache_lock);
         pthread_mutex_destroy(&stage->socket_lock);
         pthread_mutex_destroy(&stage->state_lock);
+        cbdi_events_free(stage);
     }
     free(stage);
 }
@@ -166,6 +168,7 @@ void cbd_stage_close(cbd_stage *stage)
     cbdi_close_socket(stage);
     pthread_mutex_unlock(&stage->socket_lock);
     cbdi_ring_wake(stage); /* nobody else rings it any more */
+    cbdi_events_close(stage);
 
     pthread_mutex_lock(&stage->cache_lock);
     cbd_query *root = stage->root;
@@ -391,6 +394,7 @@ cbd_status cbd_connect(const char *name, const cbd_connect_options *options, cbd
     pthread_mutex_init(&stage->cache_lock, NULL);
     pthread_mutex_init(&stage->socket_lock, NULL);
     pthread_mutex_init(&stage->state_lock, NULL);
+    cbdi_events_init(stage);
     atomic_store(&stage->refs, 1);
     atomic_store(&stage->mapped, 1);
     stage->socket = stage->fds[0] = stage->fds[1] = stage->fds[2] = -1;

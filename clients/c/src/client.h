@@ -23,7 +23,9 @@
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dlpack.c     groups and tensors as DLPack's, and the way back
  *     dtype.c, text.c, error.c, futex.c                               what they need
+ *     events.c     tells event loops of epochs                        struct events
  *     log.c        tells the application's callback what happens
+ *     thread.c     starts the threads of these two
  *
  * Lifetimes. A stage counts two things. `refs`: whoever holds a pointer to the struct.
  * `mapped`: whoever needs its mappings, that is the open stage, every call while it
@@ -32,7 +34,7 @@
  *
  * Locks. ring.lock (submit, drain), cache_lock (columns, segments, row maps),
  * socket_lock (one request at a time), state_lock (why the session ended). Order: cache_lock before
- * socket_lock before ring.lock; state_lock is a leaf. Nobody sleeps on a futex with a lock held, but for
+ * socket_lock before ring.lock; state_lock is a leaf, and none of these is taken with a lock of struct events held. Nobody sleeps on a futex with a lock held, but for
  * cache_lock: who needs a segment of a broker that is just being replaced (reattach.c).
  *
  * A forked child must not touch a lock: another thread of the parent may have held
@@ -64,6 +66,11 @@ enum log_channel { CBDI_LOG_SESSION, CBDI_LOG_MEMORY, CBDI_LOG_HANDLE, CBDI_LOG_
 
 /* Never waits for the callback, and is never called where data goes, or with the descriptors' lock held. */
 void cbdi_log(uint32_t severity, enum log_channel channel, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- threads (thread.c) ---------------------------------------------------- */
+
+/* One that no signal interrupts; 0 or an errno. */
+int cbdi_thread_start(pthread_t *thread, void *(*run)(void *), void *context);
 
 /* ---- texts (text.c) ------------------------------------------------------ */
 
@@ -294,12 +301,19 @@ struct column *cbdi_column_named(cbd_stage *stage, const char *name, size_t leng
 /* Rule V4. NOT_FOUND, without a text, when the column shows nothing at the epoch. */
 cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t epoch, struct version *version,
                              cbd_error *error);
-/* The version that is exactly the state as of an ordinal, sealed by the epoch (O4). NOT_FOUND, without a text,
+/* Which of a column's states is meant. */
+struct moment {
+    uint32_t by;    /* CBD_AT_ORDINAL, CBD_AT_STAMP or CBD_AT_NEAREST_STAMP */
+    uint64_t at;
+    uint64_t epoch; /* by stamp: what was sealed later does not count. An ordinal's state does not change any more */
+};
+
+/* The version that is exactly the state of the moment, sealed by the epoch (O4). NOT_FOUND, without a text,
  * when the column had nothing then; OUT_OF_RANGE. It is not pinned yet (V5). */
-cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_t at, uint64_t epoch, struct version *version,
-                                cbd_error *error);
+cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, const struct moment *moment, uint64_t epoch,
+                                struct version *version, cbd_error *error);
 /* The OUT_OF_RANGE that says so. */
-cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error);
+cbd_status cbdi_not_retained(const struct column *column, const struct moment *moment, cbd_error *error);
 cbd_status cbdi_string(cbd_stage *stage, uint64_t id, const char **text, uint32_t *length, cbd_error *error);
 cbd_status cbdi_floors_at(cbd_stage *stage, uint64_t epoch, struct floors *floors, cbd_error *error);
 /* name NULL: the global floor. */
@@ -404,9 +418,9 @@ struct tombstone {
     uint32_t place; /* in the query */
 };
 
-/* Finds the version as of an ordinal and pins it (V5); NOT_FOUND, without a text, when there was none. */
-cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at, struct version *version, cbd_pin **pin,
-                           cbd_error *error);
+/* Finds the version of a moment and pins it (V5); NOT_FOUND, without a text, when there was none. */
+cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, const struct moment *moment, struct version *version,
+                           cbd_pin **pin, cbd_error *error);
 /* The last delete of each of the query's prims, of those above `since` and up to `end` that the epoch shows,
  * in the query's order (O7). OUT_OF_RANGE: not all of them are known any more. *list is the caller's to free. */
 cbd_status cbdi_tombstones(cbd_query *query, struct column *column, uint64_t epoch, uint64_t since, uint64_t end,
@@ -428,6 +442,8 @@ void cbdi_schema_from_abi(const cbd_abi_schema *abi, cbd_schema *schema);
 /* The shape (rows, *row_shape[, lanes]); returns ndim. */
 int32_t cbdi_view_shape(const cbd_schema *schema, uint64_t rows, int64_t shape[CBD_NDIM_MAX]);
 cbd_status cbdi_tensor_check(const cbd_tensor *tensor, uint64_t *bytes, cbd_error *error);
+/* Refuses a tensor of bools that has a byte other than 0 and 1; `bytes` as cbdi_tensor_check found them. */
+cbd_status cbdi_bools_check(const cbd_tensor *tensor, uint64_t bytes, cbd_error *error);
 /* Reads a tensor as rows: fills schema->lanes, code, bits (and checks them where
  * `existing` is given); row_shape must be set already. */
 cbd_status cbdi_fold(const cbd_tensor *tensor, cbd_schema *schema, const cbd_schema *existing, cbd_error *error);
@@ -498,6 +514,17 @@ struct reattach {
     bool settling;           /* guarded by cache_lock */
 };
 
+/* Who waits in event loops, and the thread that tells them (events.c). */
+struct events {
+    pthread_mutex_t gate;     /* starting and stopping the thread; before lock */
+    pthread_mutex_t lock;     /* the list, which changes with the descriptors' lock held as well */
+    struct cbd_events *first;
+    bool running;             /* guarded by gate */
+    pthread_t thread;
+    _Atomic uint32_t stop;
+    uint32_t gone;            /* a futex: the thread is over */
+};
+
 struct cbd_stage {
     _Atomic uint32_t refs;
     _Atomic uint32_t mapped;
@@ -541,6 +568,7 @@ struct cbd_stage {
     uint32_t bucket_count; /* a power of two */
     cbd_query *root;       /* borrowed by nobody: released at close */
     struct lists *lists;   /* made at the first use */
+    struct events events;
 
     _Atomic uint64_t last_query; /* that was numbered here */
 
@@ -568,6 +596,15 @@ void cbdi_descriptors_unlock(void);
 void cbdi_close_socket(cbd_stage *stage);
 /* What a message that answers a hello is: the reply, or why there is none. */
 cbd_status cbdi_hello_reply(const void *message, size_t bytes, size_t fd_count, cbd_abi_hello_reply *reply, cbd_error *error);
+
+/* ---- event loops (events.c) ----------------------------------------------------------- */
+
+void cbdi_events_init(cbd_stage *stage);
+void cbdi_events_free(cbd_stage *stage);
+/* Every event loop learns that the stage was closed, and the thread ends. Before the directory goes. */
+void cbdi_events_close(cbd_stage *stage);
+/* In a forked child, with the descriptors' lock held: the parent's events are not the child's to take. */
+void cbdi_events_forked(cbd_stage *stage);
 
 /* Marks the session as over; the first reason counts. */
 void cbdi_end(cbd_stage *stage, cbd_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -308,43 +308,63 @@ cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t e
     }
 }
 
-cbd_status cbdi_not_retained(const struct column *column, uint64_t at, cbd_error *error)
+cbd_status cbdi_not_retained(const struct column *column, const struct moment *moment, cbd_error *error)
 {
     return cbdi_fail(error, CBD_STATUS_OUT_OF_RANGE,
-                     "attribute \"%.*s\": its state as of ordinal %llu is not retained any more; it keeps %u versions, declare a "
-                     "larger retain", (int)column->name_bytes, column->name, (unsigned long long)at, load32(&column->entry->retain));
+                     "attribute \"%.*s\": its state as of %s %llu is not retained any more; it keeps %u versions, declare a "
+                     "larger retain", (int)column->name_bytes, column->name, moment->by == CBD_AT_ORDINAL ? "ordinal" : "stamp",
+                     (unsigned long long)moment->at, load32(&column->entry->retain));
 }
 
-cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, uint64_t at, uint64_t epoch, struct version *best,
-                                cbd_error *error)
+/* What one pass over a column's versions takes: the last one that the moment has reached, and the first of all; or,
+ * where `best` is known, what came after it. */
+static cbd_status pass(cbd_stage *stage, struct column *column, const struct moment *moment, uint64_t epoch, bool again,
+                       struct version *best, struct version *other, cbd_error *error)
 {
-    struct version v;
-    bool followed = false;
     const cbd_abi_slot_page *page;
-    memset(best, 0, sizeof *best);
-    for (int pass = 0; pass < 2; pass++) /* the second one looks for what came after the best one */
-        for (uint32_t k = 0;; k++) {
-            cbd_status status = slot_page(stage, column, k, &page, error);
-            if (status != CBD_STATUS_OK)
-                return status;
-            if (page == NULL)
-                break;
-            for (uint32_t i = 0; i < CBD_SLOTS_PER_PAGE; i++) {
-                if (!take_any(&page->slots[i], epoch, &v))
-                    continue;
-                if (pass == 0 && v.ordinal_lowest <= at && v.birth > best->birth)
-                    *best = v;
-                followed |= pass == 1 && v.birth == best->death;
-            }
+    struct version v;
+    memset(other, 0, sizeof *other);
+    for (uint32_t k = 0;; k++) {
+        cbd_status status = slot_page(stage, column, k, &page, error);
+        if (status != CBD_STATUS_OK || page == NULL)
+            return status;
+        for (uint32_t i = 0; i < CBD_SLOTS_PER_PAGE; i++) {
+            if (!take_any(&page->slots[i], epoch, &v))
+                continue;
+            if (again ? v.birth == best->death : other->birth == 0 || v.birth < other->birth)
+                *other = v;
+            if (!again && (moment->by == CBD_AT_ORDINAL ? v.ordinal_lowest : v.stamp_ns) <= moment->at && v.birth > best->birth)
+                *best = v;
         }
-    if (best->birth == 0) /* horizon 0: none was ever given up, so the first one is later */
-        return load64(&column->entry->horizon) != 0 ? cbdi_not_retained(column, at, error) : CBD_STATUS_NOT_FOUND;
-    if (best->ordinal_highest > at)
+    }
+}
+
+cbd_status cbdi_find_version_at(cbd_stage *stage, struct column *column, const struct moment *moment, uint64_t epoch,
+                                struct version *best, cbd_error *error)
+{
+    struct version other;
+    memset(best, 0, sizeof *best);
+    cbd_status status = pass(stage, column, moment, epoch, false, best, &other, error);
+    if (status == CBD_STATUS_OK && best->birth != 0)
+        status = pass(stage, column, moment, epoch, true, best, &other, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    if (best->birth == 0) { /* horizon 0: none was ever given up, so the first one is later */
+        if (load64(&column->entry->horizon) != 0)
+            return cbdi_not_retained(column, moment, error);
+        *best = other;
+        return moment->by == CBD_AT_NEAREST_STAMP && other.birth != 0 ? CBD_STATUS_OK : CBD_STATUS_NOT_FOUND;
+    }
+    if (moment->by == CBD_AT_ORDINAL && best->ordinal_highest > moment->at)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_RANGE,
                          "attribute \"%.*s\": ordinals %llu to %llu were sealed in one step, so there is no state as of %llu",
                          (int)column->name_bytes, column->name, (unsigned long long)best->ordinal_lowest,
-                         (unsigned long long)best->ordinal_highest, (unsigned long long)at);
-    return best->death <= epoch && !followed ? cbdi_not_retained(column, at, error) : CBD_STATUS_OK;
+                         (unsigned long long)best->ordinal_highest, (unsigned long long)moment->at);
+    if (best->death <= epoch && other.birth == 0)
+        return cbdi_not_retained(column, moment, error);
+    if (moment->by == CBD_AT_NEAREST_STAMP && other.birth != 0 && other.stamp_ns - moment->at < moment->at - best->stamp_ns)
+        *best = other;
+    return CBD_STATUS_OK;
 }
 
 /* ---- floors (V9) ----------------------------------------------------------------------- */

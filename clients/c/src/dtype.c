@@ -217,6 +217,35 @@ cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *er
     return CBD_STATUS_OK;
 }
 
+/* The OR of all bytes of a strided tensor of bools, dimensions `at` on. */
+static uint8_t or_bytes(const uint8_t *from, const cbd_tensor *t, int32_t at)
+{
+    uint8_t all = 0;
+    if (at == t->ndim)
+        for (uint16_t lane = 0; lane < t->lanes; lane++)
+            all |= from[lane];
+    else
+        for (int64_t i = 0; i < t->shape[at]; i++)
+            all |= or_bytes(from + i * t->strides[at] * t->lanes, t, at + 1);
+    return all;
+}
+
+cbd_status cbdi_bools_check(const cbd_tensor *t, uint64_t bytes, cbd_error *error)
+{
+    const uint8_t *from = t->data;
+    uint8_t all = 0;
+    if (t->code != CBD_DTYPE_BOOL || bytes == 0)
+        return CBD_STATUS_OK;
+    for (uint64_t i = 0; i < bytes && t->strides == NULL; i++)
+        all |= from[i];
+    if (t->strides != NULL)
+        all = or_bytes(from, t, 0);
+    if (all <= 1)
+        return CBD_STATUS_OK;
+    return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                     "tensor of element type bool has a byte that is neither 0 nor 1: write it as uint8 if the bytes carry more");
+}
+
 cbd_status cbdi_fold(const cbd_tensor *t, cbd_schema *schema, const cbd_schema *existing, cbd_error *error)
 {
     char text[160], other[160], have[32], want[32];

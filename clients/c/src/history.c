@@ -1,4 +1,4 @@
-/* History: the state as of an ordinal (rules O4, V5), and the deletes that a column
+/* History: the state as of an ordinal or of a seal's stamp (rules O4, V5), and the deletes that a column
  * remembers (O7). What changed of rows, their ordinals tell: see read.c.
  */
 #include "client.h"
@@ -10,14 +10,14 @@
 #define ATTEMPTS 16
 #define RING_ATTEMPTS 1000 /* a ring is replaced by three stores */
 
-cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at, struct version *version, cbd_pin **pin,
-                           cbd_error *error)
+cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, const struct moment *moment, struct version *version,
+                           cbd_pin **pin, cbd_error *error)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         struct version found;
-        uint64_t epoch = load64(&stage->directory->epoch);
+        uint64_t epoch = moment->by == CBD_AT_ORDINAL ? load64(&stage->directory->epoch) : moment->epoch;
         *pin = NULL;
-        cbd_status status = cbdi_find_version_at(stage, column, at, epoch, &found, error);
+        cbd_status status = cbdi_find_version_at(stage, column, moment, epoch, &found, error);
         if (status != CBD_STATUS_OK)
             return status;
         uint64_t last = found.death - 1 < epoch ? found.death - 1 : epoch;
@@ -25,7 +25,7 @@ cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at,
         if (status != CBD_STATUS_OK)
             return status;
         if (*pin == NULL) {
-            if (last < epoch)
+            if (last < epoch || moment->by != CBD_AT_ORDINAL)
                 break; /* it was given up, and no later look finds it */
             continue;
         }
@@ -38,7 +38,7 @@ cbd_status cbdi_version_at(cbd_stage *stage, struct column *column, uint64_t at,
         if (status != CBD_STATUS_OK && status != CBD_STATUS_NOT_FOUND)
             return status;
     }
-    return cbdi_not_retained(column, at, error);
+    return cbdi_not_retained(column, moment, error);
 }
 
 /* ---- tombstones ----------------------------------------------------------------------- */

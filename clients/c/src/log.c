@@ -9,7 +9,6 @@
 #include "client.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -177,16 +176,12 @@ cbd_status cbd_log_install(cbd_log_callback call, void *context, uint32_t least,
     if (state != NONE) {
         status = cbdi_fail(error, CBD_STATUS_ALREADY_EXISTS, "this process has a log callback: remove it first");
     } else {
-        sigset_t all, before;
         callback = call;
         callback_context = context;
         channels = mask;
         put = taken = dropped = 0;
         state = RUNNING;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the program */
-        int failed = pthread_create(&thread, NULL, run, NULL);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        int failed = cbdi_thread_start(&thread, run, NULL);
         if (failed) {
             state = NONE;
             status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no thread for the log callback: %s", strerror(failed));

@@ -147,9 +147,11 @@ void cbd_op_release(cbd_op *op)
 cbd_status cbdi_op_finish(cbd_op *op, cbd_op_result *result, uint64_t *handle, uint32_t *got_bytes, cbd_error *error)
 {
     cbd_status status;
-    do
+    bool done;
+    do {
+        done = op_done(op); /* else it may be by the time that its time-out is here */
         status = cbd_op_wait(op, WAIT_TURN_NS, result, error);
-    while (status == CBD_STATUS_TIMEOUT && !op_done(op) && !cbdi_interrupted());
+    } while (status == CBD_STATUS_TIMEOUT && !done && !cbdi_interrupted());
     if (status == CBD_STATUS_OK && handle != NULL)
         *handle = op->handle;
     if (status == CBD_STATUS_OK && got_bytes != NULL)

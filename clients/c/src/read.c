@@ -6,7 +6,7 @@
  * Pins are taken with no lock held, since the last resort asks the broker. A read of
  * names takes a pin per column and one for the floors; a snapshot's reads share its
  * one pin of everything. Each group holds a reference on the pin that keeps it. A read
- * as of an ordinal pins each column at an epoch of its own (V5).
+ * as of an ordinal or a stamp pins each column at an epoch of its own (V5).
  *
  * A read of changes shows the rows that were written after an ordinal, and at its end
  * groups of the prims that were deleted and did not come back, in whatever schema (O7).
@@ -15,6 +15,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#define ALIGN_TRIES 16
 
 struct group {
     cbd_read_group view; /* first: what the caller has is what we have */
@@ -36,6 +38,7 @@ struct later {
 struct cbd_read {
     cbd_stage *stage;
     uint64_t epoch;
+    uint64_t ordinal; /* that it is as of; 0: none */
     size_t count, next;
     struct group **groups;
     struct later *later; /* until it is open */
@@ -55,9 +58,10 @@ struct cbd_cursor {
     cbd_abi_floor_row rows[];
 };
 
-/* Which part of the state a read shows. All NULL: the newest, whole. */
+/* Which part of the state a read shows. All zeros: the newest, whole. */
 struct window {
-    const uint64_t *at;       /* as of an ordinal */
+    uint32_t by;              /* CBD_AT_*: as of `at` */
+    uint64_t at;
     const uint64_t *since;    /* only what changed after an ordinal */
     const cbd_cursor *cursor; /* only what changed after a snapshot */
 };
@@ -145,6 +149,7 @@ static cbd_status open_later(cbd_read *read, cbd_error *error)
     if (status != CBD_STATUS_OK)
         return status;
     read->epoch = opened->epoch;
+    read->ordinal = opened->ordinal;
     read->count = opened->count;
     read->groups = opened->groups;
     read->later = NULL;
@@ -157,6 +162,7 @@ static cbd_status open_later(cbd_read *read, cbd_error *error)
 }
 
 uint64_t cbd_read_epoch(const cbd_read *read) { return read == NULL ? 0 : read->epoch; }
+uint64_t cbd_read_ordinal(const cbd_read *read) { return read == NULL ? 0 : read->ordinal; }
 
 cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error)
 {
@@ -317,7 +323,7 @@ static cbd_status add_column(cbd_read *read, cbd_query *query, struct column *co
     }
     const uint64_t *row_ordinals = (const uint64_t *)ordinals;
     if (is_delta(window)) {
-        uint64_t since = since_of(window, column), end = window->at != NULL ? *window->at : UINT64_MAX;
+        uint64_t since = since_of(window, column), end = window->by != CBD_AT_NEWEST ? window->at : UINT64_MAX;
         change->column = column;
         change->version = *version;
         change->all = map;
@@ -442,6 +448,20 @@ static cbd_status at_check(cbd_stage *stage, const char *const *names, size_t n,
     return CBD_STATUS_OK;
 }
 
+/* The highest ordinal that is sealed for all of the names. Those that nobody wrote or sealed do not count: they have
+ * no groups. */
+static uint64_t common_ordinal(cbd_stage *stage, const char *const *names, size_t n, const struct floors *floors)
+{
+    uint64_t lowest = UINT64_MAX;
+    for (size_t i = 0; i < n; i++) {
+        size_t length = strlen(names[i]);
+        uint64_t floor = cbdi_floor_of(stage, floors, names[i], length);
+        if (floor != 0 && floor < lowest && cbdi_column_named(stage, names[i], length, NULL) != NULL)
+            lowest = floor;
+    }
+    return lowest == UINT64_MAX ? 0 : lowest;
+}
+
 /* Adds the group of "@path": a row for each of the query's prims, whether they exist or not
  * (behaviour 271). Its data is the group's own, and no pin keeps it. With cache_lock held. */
 static cbd_status add_paths(cbd_read *read, cbd_query *query, const struct floors *floors, cbd_error *error)
@@ -484,10 +504,16 @@ static bool asks_paths(const char *const *names, size_t n)
     return false;
 }
 
+static cbd_status since_above(const struct window *window, cbd_error *error)
+{
+    return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "since is %llu, above the end %llu; give an ordinal at or below it",
+                     (unsigned long long)*window->since, (unsigned long long)window->at);
+}
+
 /* Fills the read from pins that are held already, plan->pins[i] for columns[i], from 1 on, or
- * that it takes of the past. With cache_lock held. */
+ * that it takes of the past. The window of a common ordinal becomes that of the ordinal. With cache_lock held. */
 static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *names, size_t n, const struct plan *plan,
-                       cbd_pin *shared, const struct window *window, cbd_error *error)
+                       cbd_pin *shared, struct window *window, cbd_error *error)
 {
     struct floors floors;
     read->groups = calloc(2 * plan->n + 2, sizeof *read->groups); /* of rows and of deletes, and of paths */
@@ -497,12 +523,21 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
         status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %zu groups", plan->n);
     if (status == CBD_STATUS_OK)
         status = cbdi_floors_at(read->stage, read->epoch, &floors, error);
-    if (status == CBD_STATUS_OK && window->at != NULL)
-        status = at_check(read->stage, names, n, *window->at, &floors, error);
+    if (status == CBD_STATUS_OK && window->by == CBD_AT_COMMON) {
+        window->by = CBD_AT_ORDINAL;
+        window->at = common_ordinal(read->stage, names, n, &floors);
+        if (window->since != NULL && *window->since > window->at)
+            status = since_above(window, error);
+    } else if (status == CBD_STATUS_OK && window->by == CBD_AT_ORDINAL) {
+        status = at_check(read->stage, names, n, window->at, &floors, error);
+    }
+    if (window->by == CBD_AT_ORDINAL)
+        read->ordinal = window->at;
+    struct moment moment = {window->by, window->at, read->epoch};
     for (size_t i = 1; status == CBD_STATUS_OK && i < plan->n; i++) {
         struct version version;
-        status = window->at != NULL
-                     ? cbdi_version_at(read->stage, plan->columns[i], *window->at, &version, &plan->pins[i], error)
+        status = window->by != CBD_AT_NEWEST
+                     ? cbdi_version_at(read->stage, plan->columns[i], &moment, &version, &plan->pins[i], error)
                      : cbdi_find_version(read->stage, plan->columns[i], read->epoch, &version, error);
         if (status == CBD_STATUS_NOT_FOUND)
             status = CBD_STATUS_OK; /* born later, or never sealed */
@@ -523,8 +558,8 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
     return status;
 }
 
-static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
-                            const cbd_snapshot *snapshot, const struct window *window, cbd_read **out, cbd_error *error)
+static cbd_status try_read(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_snapshot *snapshot,
+                           struct window window, uint64_t *epoch, cbd_read **out, cbd_error *error)
 {
     struct plan plan;
     cbd_read *read = calloc(1, sizeof *read);
@@ -540,7 +575,7 @@ static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *cons
         cbd_read_release(read);
         return status;
     }
-    size_t now = window->at != NULL && plan.n > 1 ? 1 : plan.n; /* of the past only the floors are pinned here */
+    size_t now = window.by != CBD_AT_NEWEST && plan.n > 1 ? 1 : plan.n; /* of the past only the floors are pinned here */
     if (snapshot != NULL)
         read->epoch = snapshot->epoch;
     else
@@ -548,18 +583,35 @@ static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *cons
     bool pinned = status == CBD_STATUS_OK && snapshot == NULL;
     if (status == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
-        status = fill(read, query, names, n, &plan, snapshot ? snapshot->pin : NULL, window, error);
+        status = fill(read, query, names, n, &plan, snapshot ? snapshot->pin : NULL, &window, error);
         pthread_mutex_unlock(&stage->cache_lock);
     }
     for (size_t i = 0; pinned && i < plan.n; i++)
         cbd_pin_release(plan.pins[i]); /* the groups have their own references */
     free_plan(&plan);
+    *epoch = read->epoch;
     if (status != CBD_STATUS_OK) {
         cbd_read_release(read);
         return status;
     }
     *out = read;
     return CBD_STATUS_OK;
+}
+
+/* What is aligned is a state of the epoch that the read began with: seals may overtake it, and then there is a newer one. */
+static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_snapshot *snapshot,
+                            const struct window *window, cbd_read **out, cbd_error *error)
+{
+    bool aligned = window->by != CBD_AT_NEWEST && window->by != CBD_AT_ORDINAL;
+    cbd_status status;
+    int tries = 0;
+    do {
+        uint64_t epoch = 0;
+        status = try_read(stage, query, names, n, snapshot, *window, &epoch, out, error);
+        if (epoch == load64(&stage->directory->epoch))
+            break;
+    } while (aligned && status == CBD_STATUS_OUT_OF_RANGE && ++tries < ALIGN_TRIES);
+    return status;
 }
 
 cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, cbd_read **read,
@@ -571,17 +623,23 @@ cbd_status cbd_read_attributes(cbd_stage *stage, cbd_query *query, const char *c
 cbd_status cbd_read_range(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_range *range,
                           cbd_read **read, cbd_error *error)
 {
-    struct window window = {NULL, NULL, NULL};
+    struct window window = {0};
     if (read == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "read: expected a place for the handle, got NULL");
     *read = NULL;
-    if (range != NULL && range->has_at)
-        window.at = &range->at;
-    if (range != NULL && range->has_since)
-        window.since = &range->since;
-    if (window.at != NULL && window.since != NULL && range->since > range->at)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "since is %llu, above the end %llu; give an ordinal at or below it",
-                         (unsigned long long)range->since, (unsigned long long)range->at);
+    if (range != NULL) {
+        window.by = range->at_what;
+        window.at = range->at;
+        window.since = range->has_since ? &range->since : NULL;
+    }
+    if (window.by > CBD_AT_NEAREST_STAMP)
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "at_what is %u: expected 0 to %u, CBD_AT_*", window.by,
+                         (unsigned)CBD_AT_NEAREST_STAMP);
+    if (window.since != NULL && (window.by == CBD_AT_STAMP || window.by == CBD_AT_NEAREST_STAMP))
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "since, an ordinal, together with a stamp: read what changed up to an ordinal, or the state at a stamp");
+    if (window.by == CBD_AT_ORDINAL && window.since != NULL && range->since > range->at)
+        return since_above(&window, error);
     cbd_status status = cbdi_names_check(names, n, false, error);
     if (status == CBD_STATUS_OK)
         status = cbdi_enter(stage, error);
@@ -717,7 +775,7 @@ cbd_status cbd_snapshot_read(cbd_snapshot *snapshot, cbd_query *query, const cha
 cbd_status cbd_snapshot_read_since(cbd_snapshot *snapshot, cbd_query *query, const char *const *names, size_t n,
                                    const cbd_cursor *since, cbd_read **read, cbd_error *error)
 {
-    const struct window window = {NULL, NULL, since};
+    const struct window window = {.cursor = since};
     if (snapshot == NULL || read == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "snapshot or the place for the read is NULL");
     *read = NULL;

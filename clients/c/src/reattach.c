@@ -4,7 +4,7 @@
  *                      ▲  └──too late─▶ over      │ └─refused, or another life of the stage─▶ over   │
  *                      └──────────hung up─────────┴─────────────────────hung up──────────────────────┘
  *
- * There is no thread of its own: whoever waits (for an op, an epoch, a segment), polls, or is refused a submission
+ * There is no thread for it: whoever waits (for an op, an epoch, a segment; event loops by theirs), polls, or is refused a submission
  * takes a step, at most one thread at a time (socket_lock), and no step waits. Reads in place need none of this: the
  * directory and the pins stay as they are, and their memory belongs to no process.
  *

@@ -414,6 +414,12 @@ void fake_hang_up(struct fake *f, const char *text)
     shutdown(f->connection, SHUT_RDWR);
 }
 
+void fake_child_ends(void)
+{
+    execlp("true", "true", (char *)NULL);
+    _exit(127);
+}
+
 /* ---- the directory ------------------------------------------------------------- */
 
 cbd_abi_ref fake_alloc(struct fake *f, uint64_t segment, uint64_t bytes, void **at)

@@ -66,6 +66,9 @@ void fake_rise(struct fake *fake);
 /* Whether somebody holds the channel's lock (I3). */
 bool fake_channel_locked(struct fake *fake);
 
+/* Ends a forked child well, by becoming another program: a search for leaks would find what is its parent's. */
+_Noreturn void fake_child_ends(void);
+
 uint64_t fake_string(struct fake *fake, uint32_t sort, const char *text);
 cbd_abi_attribute_entry *fake_attribute(struct fake *fake, uint32_t column);
 uint32_t fake_column(struct fake *fake, const char *name, uint8_t code, uint8_t bits, uint16_t lanes, uint32_t row_ndim,
@@ -105,6 +108,15 @@ unsigned fake_pins_held(struct fake *fake);
     do {                          \
         test();                   \
         printf("ok %s\n", #test); \
+    } while (0)
+
+/* As RUN, of a test that QEMU's user emulation cannot carry, and why; `make arm64` says that it is there. */
+#define RUN_ON_LINUX(test, why)                        \
+    do {                                               \
+        if (getenv("CALLBOARD_TEST_QEMU") != NULL)     \
+            printf("not under QEMU %s: " why "\n", #test); \
+        else                                           \
+            RUN(test);                                 \
     } while (0)
 
 #endif

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include <poll.h>
+
 struct point {
     float x, y, z;
 };
@@ -62,6 +64,10 @@ static void run(const char *name)
     auto late = stage.follow(stage.epoch(), std::chrono::milliseconds(1));
     CHECK(!late && late.error().code() == CBD_STATUS_TIMEOUT);
     CHECK(query->wait());
+    auto events = stage.events();
+    CHECK(events && events->fileno() >= 0 && events->drain().value() == stage.epoch());
+    stage.close();
+    CHECK(!events->drain() && events->drain().error().code() == CBD_STATUS_SESSION_ENDED);
 }
 
 #else
@@ -166,6 +172,31 @@ static void values_are_published_and_written(const callboard::stage &stage)
     CHECK(stage.read(three, {"written"}, range).next()->prims().size() == 3);
 }
 
+static void a_row_is_an_array(const callboard::stage &stage)
+{
+    const callboard::query root = stage.root();
+    stage.declare<point>("scan", {4}, 9).wait();
+    fails(CBD_STATUS_INVALID_ARGUMENT, "scan", [&] { return stage.declare<point>("scan", {5}).wait(); });
+    fails(CBD_STATUS_INVALID_ARGUMENT, "", [&] { return stage.declare<float>("deep", {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}).wait(); });
+    fails(CBD_STATUS_INVALID_ARGUMENT, "", [&] { return stage.map<float>(root, "deep", 1, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}); });
+    callboard::session session = stage.map<point>(root, "scan", 1, {4});
+    auto group = session.next();
+    CHECK(group->values<point>().size() == 4 && group->values<float>().size() == 12);
+    group->values<point>()[3] = {1, 2, 3};
+    fails(CBD_STATUS_INVALID_ARGUMENT, "rows of 48 bytes", [&] { return group->values<std::array<float, 2>>(); });
+    fails(CBD_STATUS_INVALID_ARGUMENT, "rows of 48 bytes", [&] { return group->values<std::array<double, 3>>(); });
+    session.unmap().wait();
+    stage.advance_write_floor(1, {"scan"}).wait();
+    const callboard::read_group latest = stage.latest("scan");
+    CHECK(latest->ndim == 2 && latest->shape[0] == 4 && latest->shape[1] == 3 && latest.values<point>()[3].z == 3);
+    fails(CBD_STATUS_INVALID_ARGUMENT, "asked for", [&] { return latest.values<std::array<float, 4>>(); });
+    cbd_attribute_info info{};
+    cbd_error failed;
+    for (std::uint32_t column = 1; std::strcmp(info.name, "scan") != 0; column++)
+        CHECK(cbd_attribute_at(stage.get(), column, &info, &failed) == CBD_STATUS_OK);
+    CHECK(info.retain == 9);
+}
+
 static void rows_have_their_own_lengths(const callboard::stage &stage)
 {
     const callboard::query two = stage.query({"/m", "/n"});
@@ -191,6 +222,17 @@ static void rows_have_their_own_lengths(const callboard::stage &stage)
     session.abort();
 }
 
+static void an_event_loop_waits_for_epochs(const callboard::stage &stage)
+{
+    const callboard::events events = stage.events(), late = stage.events();
+    pollfd look[2] = {{events.fileno(), POLLIN, 0}, {late.fileno(), POLLIN, 0}};
+    const cbd_op_result sealed = stage.publish<double>("looped", std::vector<double>{1}, {1}).wait();
+    while (events.drain() < sealed.epoch)
+        CHECK(poll(look, 1, 10000) == 1);
+    CHECK(poll(look + 1, 1, 10000) == 1 && late.drain() >= sealed.epoch); /* each has its own */
+    static_assert(!std::is_copy_constructible_v<callboard::events>);
+}
+
 static void run(const char *name)
 {
     fails(CBD_STATUS_INVALID_ARGUMENT, "", [] { return callboard::stage::connect("no stage can have this name!"); });
@@ -199,7 +241,9 @@ static void run(const char *name)
     points_are_filled_in_place(stage);
     a_consumer_of_dlpack_fills_a_group(stage);
     values_are_published_and_written(stage);
+    a_row_is_an_array(stage);
     rows_have_their_own_lengths(stage);
+    an_event_loop_waits_for_epochs(stage);
     callboard::read_group kept = stage.latest("image");
     stage.close();
     CHECK(!stage.alive());

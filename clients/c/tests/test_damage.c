@@ -242,6 +242,8 @@ static void use_read(cbd_read *read)
     cbd_read_release(read);
 }
 
+static cbd_cursor *cursor; /* of an earlier round, perhaps a damaged one */
+
 static void read_everything(struct fake *f, cbd_stage *stage, cbd_query *query)
 {
     cbd_read *read;
@@ -250,7 +252,6 @@ static void read_everything(struct fake *f, cbd_stage *stage, cbd_query *query)
     cbd_stage_info info;
     uint64_t number;
     static const char *const asked[] = {NULL, "x", "y", "scalar", "unborn", "nobody"};
-    static cbd_cursor *cursor; /* of an earlier round, perhaps a damaged one */
 
     if (ok(cbd_read_attributes(stage, query, names, 4, &read, &error)))
         use_read(read);
@@ -350,6 +351,7 @@ int main(int argc, char **argv)
     printf("ok %llu calls gave values, %llu gave errors\n", (unsigned long long)worked, (unsigned long long)failed);
     for (int i = 0; i < 3; i++)
         free(sound[i]);
+    cbd_cursor_release(cursor);
     cbd_query_release(query);
     cbd_stage_release(stage);
     fake_stop(f);

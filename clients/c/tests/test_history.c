@@ -107,6 +107,95 @@ static void as_of_an_ordinal_is_exact_or_refused(void)
     end(&s);
 }
 
+static cbd_status stamped(struct scene *s, uint32_t what, uint64_t at, int32_t *value)
+{
+    const cbd_read_group *group;
+    cbd_status status = range(s, (cbd_range){what, 0, at, 0}, &group);
+    *value = group == NULL ? -1 : *(const int32_t *)group->data;
+    cbd_release_group(group);
+    return status;
+}
+
+/* Stamps: the last seal at or before one, or the nearer of its neighbours; what was given up is not guessed. */
+static void as_of_a_stamp_is_the_last_or_the_nearest_or_refused(void)
+{
+    struct scene s = begin();
+    int32_t value;
+    for (uint32_t what = CBD_AT_STAMP; what <= CBD_AT_NEAREST_STAMP; what++) {
+        CHECK_STATUS(stamped(&s, what, 100, &value), CBD_STATUS_OK); /* nothing is sealed */
+        CHECK(value == -1);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        publish(&s, i, (int32_t)i, i + 1); /* epochs 1, 2, 3 */
+        fake_slot(s.f, s.x, i)->stamp_ns = 100 + 10 * i;
+    }
+    floors(&s, 3);
+    const struct {
+        uint64_t at;
+        int32_t before, nearest;
+    } cases[] = {{0, -1, 0},   {99, -1, 0},  {100, 0, 0}, {104, 0, 0}, {105, 0, 0}, /* as near: the earlier one */
+                 {106, 0, 1},  {109, 0, 1},  {110, 1, 1}, {115, 1, 1}, {116, 1, 2}, {120, 2, 2},
+                 {125, 2, 2},  {UINT64_MAX, 2, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK_STATUS(stamped(&s, CBD_AT_STAMP, cases[i].at, &value), CBD_STATUS_OK);
+        CHECK(value == cases[i].before);
+        CHECK_STATUS(stamped(&s, CBD_AT_NEAREST_STAMP, cases[i].at, &value), CBD_STATUS_OK);
+        CHECK(value == cases[i].nearest);
+    }
+    fake_slot(s.f, s.x, 1)->birth = CBD_INFINITE; /* the second is given up, and the first is pinned by somebody */
+    store64(&fake_attribute(s.f, s.x)->horizon, 3);
+    for (uint32_t what = CBD_AT_STAMP; what <= CBD_AT_NEAREST_STAMP; what++) {
+        CHECK_STATUS(stamped(&s, what, 112, &value), CBD_STATUS_OUT_OF_RANGE); /* the first is not the last before it */
+        CHECK(strstr(error.text, "stamp 112") != NULL && strstr(error.text, "retain") != NULL);
+        CHECK_STATUS(stamped(&s, what, 99, &value), CBD_STATUS_OUT_OF_RANGE); /* there may have been more */
+        CHECK_STATUS(stamped(&s, what, 120, &value), CBD_STATUS_OK);
+        CHECK(value == 2);
+    }
+    const cbd_read_group *group;
+    CHECK_STATUS(range(&s, (cbd_range){CBD_AT_STAMP, 1, 120, 1}, &group), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(range(&s, (cbd_range){CBD_AT_NEAREST_STAMP + 1, 0, 0, 0}, &group), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "at_what is 5") != NULL);
+    end(&s);
+}
+
+/* The newest ordinal that no attribute is behind; those that nobody wrote or sealed are none. */
+static void attributes_are_read_at_their_common_ordinal(void)
+{
+    struct scene s = begin();
+    const char *const both[] = {"x", "y", "never", CBD_PATH_NAME};
+    uint32_t y = fake_column(s.f, "y", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t row[3] = {7, 7, 7};
+    const struct {
+        uint64_t x, y, common;
+        int32_t of_x, of_y;
+    } cases[] = {{9, 5, 5, 50, 7}, {5, 9, 5, 50, 7}, {9, 0, 9, 90, 7}, {4, 4, 4, 20, -1}};
+    publish(&s, 0, 20, 2);
+    publish(&s, 1, 50, 5);
+    publish(&s, 2, 90, 9);
+    fake_publish(s.f, y, 0, s.layout, 3, row, sizeof row, 5);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cbd_abi_floor_row rows[2] = {{fake_attribute(s.f, s.x)->name_id, cases[i].x}, {fake_attribute(s.f, y)->name_id, cases[i].y}};
+        fake_floors(s.f, (uint32_t)i % 2, 0, 1, rows, 2); /* of "never" it is 1 */
+        cbd_range common = {CBD_AT_COMMON, 0, 0, 0}, later = {CBD_AT_COMMON, 1, 0, 10};
+        cbd_read *read;
+        const cbd_read_group *group;
+        CHECK_STATUS(cbd_read_range(s.stage, s.query, both, 4, &common, &read, &error), CBD_STATUS_OK);
+        CHECK(cbd_read_ordinal(read) == cases[i].common);
+        CHECK_STATUS(cbd_fetch_read_next(read, &group, &error), CBD_STATUS_OK);
+        CHECK(*(const int32_t *)group->data == cases[i].of_x);
+        cbd_release_group(group);
+        if (cases[i].of_y >= 0) {
+            CHECK_STATUS(cbd_fetch_read_next(read, &group, &error), CBD_STATUS_OK);
+            CHECK(strcmp(group->name, "y") == 0 && *(const int32_t *)group->data == cases[i].of_y);
+            cbd_release_group(group);
+        }
+        cbd_read_release(read);
+        CHECK_STATUS(cbd_read_range(s.stage, s.query, both, 4, &later, &read, &error), CBD_STATUS_INVALID_ARGUMENT);
+        CHECK(strstr(error.text, "since is 10") != NULL);
+    }
+    end(&s);
+}
+
 /* O7; behaviour 127, 133: rows by their own ordinals. */
 static void rows_have_ordinals_of_their_own(void)
 {
@@ -230,6 +319,8 @@ static void a_cursor_begins_after_the_floors_of_its_snapshot(void)
 int main(void)
 {
     RUN(as_of_an_ordinal_is_exact_or_refused);
+    RUN(as_of_a_stamp_is_the_last_or_the_nearest_or_refused);
+    RUN(attributes_are_read_at_their_common_ordinal);
     RUN(rows_have_ordinals_of_their_own);
     RUN(deletes_since_are_exact_or_refused);
     RUN(a_cursor_begins_after_the_floors_of_its_snapshot);

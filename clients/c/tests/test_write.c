@@ -814,6 +814,33 @@ static void seals_and_declarations_send_their_names(void)
     stop(s);
 }
 
+/* Field report G9: readers trust the type. */
+static void a_bool_is_0_or_1(void)
+{
+    struct setting s = start();
+    cbd_write_options options = cbd_write_options_default();
+    options.ordinal = 1;
+    uint8_t data[6] = {0, 1, 2, 1, 0, 255};
+    int64_t shape[2] = {2, 1}, strides[2] = {3, 1}, one[1] = {1};
+    cbd_tensor tensor = {.data = data, .ndim = 2, .shape = shape, .strides = strides, .code = CBD_DTYPE_BOOL, .bits = 8, .lanes = 1};
+    write_ok(s, &tensor, &options); /* bytes 0 and 3 */
+    tensor.lanes = 2;
+    shape[0] = 1;
+    shape[1] = 2;
+    CHECK_STATUS(cbd_publish(s.stage, "lanes", &tensor, 0, NULL, &error), CBD_STATUS_INVALID_ARGUMENT); /* bytes 0 to 3 */
+    CHECK(strstr(error.text, "bool") != NULL && strstr(error.text, "uint8") != NULL);
+    tensor = (cbd_tensor){.data = data + 2, .ndim = 1, .shape = one, .code = CBD_DTYPE_BOOL, .bits = 8, .lanes = 1};
+    CHECK_STATUS(cbd_publish(s.stage, "one", &tensor, 0, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    const cbd_tensor rows[2] = {{.data = data, .ndim = 1, .shape = one, .code = CBD_DTYPE_BOOL, .bits = 8, .lanes = 1}, tensor};
+    options.is_array = 1;
+    options.tensor_count = 2;
+    CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "rows", rows, &options, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "tensor 1") != NULL);
+    tensor.code = CBD_DTYPE_UINT;
+    CHECK_STATUS(cbd_publish(s.stage, "bytes", &tensor, 0, NULL, &error), CBD_STATUS_OK);
+    stop(s);
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IONBF, 0);
@@ -821,6 +848,7 @@ int main(void)
     RUN(a_small_write_goes_inline_with_its_rows_gathered);
     RUN(count_mask_and_index_map_choose_rows);
     RUN(strides_that_overflow_are_refused_and_unused_ones_are_not);
+    RUN(a_bool_is_0_or_1);
     RUN(insert_is_sent_only_to_a_broker_that_serves_it);
     RUN(a_delete_sends_its_names_and_leaves_the_rest_to_the_broker);
     RUN(texts_that_cannot_be_are_refused_by_every_call);

@@ -863,7 +863,15 @@ static cbd_status do_read(struct command *c)
     cbd_read *read;
     if (query == NULL)
         return CBD_STATUS_COUNT;
-    cbd_range range = {option(c, "at") != NULL, option(c, "since") != NULL, number_of(c, "at"), number_of(c, "since")};
+    cbd_range range = {0, option(c, "since") != NULL, number_of(c, "at"), number_of(c, "since")};
+    if (option(c, "at") != NULL)
+        range.at_what = CBD_AT_ORDINAL;
+    else if (option(c, "common") != NULL)
+        range.at_what = CBD_AT_COMMON;
+    else if (option(c, "stamp") != NULL) {
+        range.at_what = option(c, "nearest") != NULL ? CBD_AT_NEAREST_STAMP : CBD_AT_STAMP;
+        range.at = number_of(c, "stamp");
+    }
     cbd_status status = cbd_read_range(stage, query, (const char *const *)c->args + 1, c->arg_count - 1, &range, &read, &error);
     return status == CBD_STATUS_OK ? groups(c, read) : status;
 }

@@ -26,6 +26,11 @@ func (d *driver) read(c command) (*answer, error) {
 		since := c.number("since")
 		o.Since = &since
 	}
+	o.Common, o.Nearest = c.has("common"), c.has("nearest")
+	if c.has("stamp") {
+		stamp := c.number("stamp")
+		o.StampNs = &stamp
+	}
 	ctx, cancel := limit()
 	defer cancel()
 	r, err := d.stage.ReadAttributes(ctx, q, c.args[1:], o)

@@ -289,6 +289,8 @@ class Driver(Finding, Groups, Hoard, Rounds):
 
     def do_read(self, c: Command) -> str:
         said = {key: c.number(key) for key in ("at", "since") if key in c.opt}
+        said |= {"aligned": "common" in c.opt, "nearest": "nearest" in c.opt}
+        said |= {"stamp_ns": c.number("stamp")} if "stamp" in c.opt else {}
         return self.groups(c, self.stage.read_attributes(self.handles[c.args[0]], c.args[1:], **said))
 
     def do_snapshot(self, c: Command) -> str:

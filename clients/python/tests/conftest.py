@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
 import callboard as cb
@@ -161,3 +164,18 @@ def name() -> str:
 def seal(stage: cb.Stage, ordinal: int, *names: str) -> cb.Op:
     """Seals these attributes and waits for it."""
     return stage.advance_write_floor(ordinal, scope=cb.Scope.INCLUDE, attributes=names).wait()
+
+
+def compiled(name: str, directory: Path, *options: str) -> ModuleType:
+    """The extension module `name`.c of this directory, for what Python alone cannot play."""
+    built = directory / f"{name}.so"
+    compiler = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    include = f"-I{sysconfig.get_paths()['include']}"
+    subprocess.run(
+        [*compiler, include, *options, Path(__file__).with_name(f"{name}.c"), "-o", built], check=True, timeout=120
+    )
+    spec = importlib.util.spec_from_file_location(name, built)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

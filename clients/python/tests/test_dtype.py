@@ -5,6 +5,7 @@ from __future__ import annotations
 import callboard as cb
 import numpy as np
 import pytest
+from callboard._types import _SCALARS
 
 SCALARS = {
     "bool": (6, 8),
@@ -86,7 +87,7 @@ def test_lanes_have_bounds() -> None:
     for lanes in (-1, 0, 256, 65536):
         with pytest.raises(ValueError):
             cb.dtype("float32", lanes)
-    for lanes in (1.5, "3", None, 3.0):
+    for lanes in (1.5, "3", None, 3.0, True, np.True_):
         with pytest.raises(TypeError):
             cb.dtype("float32", lanes)  # type: ignore[arg-type]
     assert cb.dtype("uint8", 255) == cb.dtype("uint8x255")
@@ -106,11 +107,11 @@ def test_descriptors_built_by_hand_have_the_same_bounds(lanes: int) -> None:
         cb.DType(2, 32, lanes)
 
 
-def test_opaque_types_show_their_bits() -> None:
-    """field report G10: NumPy has no bfloat16"""
-    assert tuple(cb.dtype("bfloat16x2")) == (4, 16, 2)
-    assert cb.dtype("bfloat16").numpy == np.dtype("uint16")
-    assert cb.dtype("float8_e4m3fn").numpy == np.dtype("uint8")
+@pytest.mark.parametrize("name", _SCALARS)
+@pytest.mark.parametrize("lanes", [1, 3, 255])
+def test_a_types_name_is_a_spelling_of_it(name: str, lanes: int) -> None:
+    dtype = cb.DType(*_SCALARS[name], lanes)
+    assert cb.dtype(dtype.name) == dtype == cb.dtype(name, lanes)
 
 
 def test_types_compare_and_hash_as_values() -> None:

@@ -70,7 +70,7 @@ def test_everything_public_is_documented_and_in_the_stubs() -> None:
     stub = Path(cb._native.__file__).with_name("_native.pyi")
     classes = {node.name: node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)}
     native = [kind for kind in vars(cb._native).values() if inspect.isclass(kind)]
-    assert len(native) == 10
+    assert len(native) == 11
     for kind in native:
         stubbed = {
             getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None)
@@ -83,6 +83,16 @@ def test_everything_public_is_documented_and_in_the_stubs() -> None:
     assert (stub.parent / "py.typed").exists()
 
 
+def test_the_stubs_agree_with_what_runs(tmp_path: Path) -> None:
+    """Names, order, kinds and defaults of every argument: the docstrings' signatures against the stubs."""
+    allowed = tmp_path / "allowed"
+    allowed.write_text("callboard._native.View.__buffer__\n")  # seen from Python 3.12 on
+    options = ["--allowlist", allowed, "--ignore-unused-allowlist", "--ignore-disjoint-bases", "--concise"]
+    command = [sys.executable, "-m", "mypy.stubtest", "callboard._native", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_enums_have_the_numbers_of_the_abi() -> None:
     assert (cb.Kind.FIXED, cb.Kind.ARRAY) == (_abi.KIND_FIXED, _abi.KIND_ARRAY)
     assert (cb.Scope.ALL, cb.Scope.INCLUDE, cb.Scope.EXCLUDE) == (0, 1, 2)
@@ -93,6 +103,50 @@ def test_native_objects_cannot_be_made_by_hand() -> None:
     for kind in (cb.View, cb.Op, cb.Query, cb.MapSession, cb.Group, cb.Read, cb.ReadGroup, cb.Snapshot):
         with pytest.raises(TypeError):
             kind()
+
+
+def test_the_package_can_be_imported_anew(broker: Broker, name: str) -> None:
+    """As test runners and reloaders do: the native types are the same, and what was made of them goes on."""
+    program = f"""
+import sys
+import callboard as before
+stage = before.connect()
+stage.publish({name!r}, b"abc")
+view = stage.latest({name!r})
+for module in [module for module in sys.modules if module.partition(".")[0] == "callboard"]:
+    del sys.modules[module]
+import callboard as after
+assert after is not before and after.View is before.View and after.DType is not before.DType
+with after.connect() as other:
+    other.publish({name!r} + "/2", view)
+    assert bytes(other.latest({name!r} + "/2").bits) == b"abc" and isinstance(view.dtype, after.DType)
+stage.close()
+print(after.NotFound is not before.NotFound)
+"""
+    done = broker.python(program)
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+
+
+def test_another_interpreter_is_refused_by_name() -> None:
+    """Its threads would call into the main one: PyGILState knows no other."""
+    program = """
+try:
+    import _interpreters as interpreters  # Python 3.13
+except ImportError:
+    import _xxsubinterpreters as interpreters
+other = interpreters.create()
+interpreters.run_string(other, '''
+try:
+    import callboard
+except ImportError as error:
+    print(error, flush=True)
+''')
+interpreters.destroy(other)
+import callboard
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    said = "main interpreter" in done.stdout or "subinterpreters" in done.stdout  # since Python 3.12 it says so itself
+    assert done.returncode == 0 and said, done.stdout + done.stderr
 
 
 def test_no_broker_is_one_error_that_lists_the_places(tmp_path: Path) -> None:

@@ -73,6 +73,41 @@ def test_follow_waits_with_the_gil_released(stage: cb.Stage, broker: Broker, nam
     assert seen and seen[0] > before
 
 
+def test_every_wait_for_the_broker_lets_other_threads_run(new_broker: Callable[..., Broker], name: str) -> None:
+    """field report E17: it is another thread that ends each of these waits, which holding the GIL would make endless"""
+    broker = new_broker()
+    with broker.connect() as stage, stage.query_from_path_list(["/a"]) as query:
+        stage.publish(name, np.zeros(1))
+        ordinals = iter(range(2, 100))
+        waits: dict[str, Callable[[], object]] = {
+            "op.wait": lambda: stage.write_attribute(query, name, np.zeros(1), ordinal=next(ordinals)).wait(),
+            "publish": lambda: stage.publish(name, np.zeros(1)),
+            "a large write": lambda: stage.publish(name + "/large", np.zeros(100_000)),
+            "query_from_path_list": lambda: stage.query_from_path_list(["/new"]).release(),
+            "query": lambda: stage.query(cb.Has(name)).release(),
+            "map_attribute": lambda: stage.map_attribute(
+                query, name + "/m", dtype="f4", ordinal=next(ordinals)
+            ).abort(),
+            "intern": lambda: stage.tokens.intern("a token that nobody knows"),
+            "connect": lambda: broker.connect().close(),
+            "delete": lambda: stage.delete_attributes(query, [name], ordinal=next(ordinals)).wait(),
+        }
+        for what, wait in waits.items():
+            broker.freeze()
+            late = "import os, signal, sys, time; time.sleep(30); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+            rescue = subprocess.Popen([sys.executable, "-c", late, str(broker.process.pid)])
+            thaw = threading.Timer(0.2, broker.thaw)
+            begin = time.monotonic()
+            try:
+                thaw.start()
+                wait()
+            finally:
+                thaw.join(60)
+                rescue.kill()
+                rescue.wait()
+            assert 0.15 < time.monotonic() - begin < 25, what
+
+
 def test_follow_timeouts(stage: cb.Stage, name: str) -> None:
     """behaviour 208"""
     epoch = stage.publish(name, 1.0) and stage.epoch

@@ -96,16 +96,6 @@ def test_every_type_survives_bit_by_bit(stage: cb.Stage, name: str, values: np.n
         assert back.tobytes() == values.tobytes()
 
 
-def test_bfloat16_comes_as_its_bits(stage: cb.Stage, name: str) -> None:
-    """field report G10"""
-    bits = np.array([0x3F80, 0x4000], np.uint16)
-    stage.publish(name, bits, dtype="bfloat16")
-    view = stage.latest(name)
-    assert view.dtype == cb.dtype("bfloat16")
-    np.testing.assert_array_equal(np.asarray(view), bits)
-    stage.publish(name, view)  # a view knows its type
-
-
 def test_bool_is_not_uint8(stage: cb.Stage, name: str) -> None:
     """behaviour 44, 45"""
     stage.publish(name, np.zeros(3, bool))

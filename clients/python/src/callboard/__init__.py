@@ -57,6 +57,7 @@ from ._types import (
 
 _native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
 
+from ._events import Watch  # noqa: E402
 from ._lists import PathList  # noqa: E402
 from ._stage import Stage, Strings, connect  # noqa: E402  (after setup: nothing may run before it)
 
@@ -114,6 +115,7 @@ __all__ = [
     "Strings",
     "Timeout",
     "View",
+    "Watch",
     "Write",
     "__version__",
     "connect",

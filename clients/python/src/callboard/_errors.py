@@ -123,6 +123,5 @@ class InternalError(OperationFailed):
     code = _abi.STATUS_INTERNAL
 
 
-CLASSES: dict[int, type[OperationFailed]] = {
-    kind.code: kind for kind in (OperationFailed, *OperationFailed.__subclasses__())
-}
+_KINDS: list[type[OperationFailed]] = [OperationFailed, *OperationFailed.__subclasses__()]
+CLASSES: dict[int, type[OperationFailed]] = {kind.code: kind for kind in _KINDS}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numbers
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _lists, _native
 from ._errors import BrokerRestarted, InvalidHandle, OperationFailed, OutOfMemory, QueueFull, SessionEnded
+from ._events import Watch
 from ._lists import PathList
 from ._types import Filter, Name, OpenGroup, PrimMode, Write
 
@@ -234,31 +234,17 @@ class Stage(_native.Stage):
             group.give_up()  # where it is still held; else fn has handed it back, or the session was aborted or sealed
         return True
 
-    def watch(self, *names: Name, after: int | None = None, timeout: float | None = None) -> Iterator[_native.Snapshot]:
-        """Yields a Snapshot whenever one of the attributes was sealed, or anything where none is named.
+    def watch(self, *names: Name, after: int | None = None, timeout: float | None = None) -> Watch:
+        """Gives a Snapshot whenever one of the attributes was sealed, or anything where none is named.
+
+            for snapshot in stage.watch("pose"): ...
+            async for snapshot in stage.watch("pose"): ...      # beside other tasks of an asyncio loop
 
         The first one comes at once where something is sealed already; with `after`, an epoch, it is the first state
         that is newer. A reader that is slower than the seals sees the newest state, not each. timeout: seconds to
-        wait for each; then Timeout is raised. Ends by SessionEnded when the stage is closed.
+        wait for each; then Timeout is raised, and one may go on. Ends by SessionEnded when the stage is closed.
         """
-        for name in names:
-            if isinstance(name, bool) or not isinstance(name, str | numbers.Integral):
-                raise TypeError(f"names must be strings or tokens, not {type(name).__name__}")
-        return self._watch(names, after, timeout)
-
-    def _watch(self, names: tuple[Name, ...], after: int | None, timeout: float | None) -> Iterator[_native.Snapshot]:
-        epoch = 0 if after is None else after
-        floors: list[int] | None = [0] * len(names) if after is None else None  # None: whatever comes is new
-        while True:
-            self.follow(epoch, timeout)
-            snapshot = self._snapshot()
-            epoch = snapshot.epoch
-            seen = [snapshot.floor(name) for name in names]
-            changed = not names or seen != floors
-            floors = seen
-            if changed:
-                yield snapshot
-            del snapshot  # while we wait, only the caller may hold it
+        return Watch(self, names, after, timeout)
 
 
 def connect(

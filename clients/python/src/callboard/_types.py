@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from . import _abi
@@ -94,6 +95,11 @@ _ABSTRACT = {"generic", "number", "integer", "signedinteger", "unsignedinteger",
 _CLASSES: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
+def _is_integer(number: Any) -> bool:
+    """No bool, NumPy's neither, of which releases before 2.3 make an index."""
+    return hasattr(type(number), "__index__") and type(number).__name__ not in ("bool", "bool_")
+
+
 class _Fields(NamedTuple):
     code: int
     bits: int
@@ -107,7 +113,7 @@ class DType(_Fields):
 
     def __new__(cls, code: int, bits: int, lanes: int = 1) -> DType:
         for name, number in (("code", code), ("bits", bits), ("lanes", lanes)):
-            if isinstance(number, bool) or not hasattr(type(number), "__index__"):
+            if not _is_integer(number):
                 raise TypeError(f"{name} must be an integer, not {type(number).__name__}")
         if not 1 <= lanes <= 255:
             raise ValueError(f"lanes is {lanes}, expected 1 to 255")
@@ -128,11 +134,12 @@ class DType(_Fields):
 
     @property
     def numpy(self) -> Any:
-        """The numpy.dtype of one lane; types that NumPy does not have are unsigned integers of their width."""
-        import numpy
+        """The numpy.dtype of one lane.
 
-        opaque = self.code == _BFLOAT or self.code > _BOOL
-        return numpy.dtype(f"uint{self.bits}" if opaque else _NAMES[self.code, self.bits])
+        bfloat16 and float8, which NumPy does not have, are ml_dtypes' types where that package is installed, else
+        unsigned integers of their width. Raises ImportError without NumPy.
+        """
+        return _numpy_dtype(self.code, self.bits)
 
     def __str__(self) -> str:
         return self.name
@@ -141,27 +148,41 @@ class DType(_Fields):
         return f"callboard.dtype('{self.name}')"
 
 
+@cache
+def _numpy_dtype(code: int, bits: int) -> Any:
+    import numpy
+
+    name = _NAMES[code, bits]
+    if code != _BFLOAT and code <= _BOOL:
+        return numpy.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return numpy.dtype(f"uint{bits}")
+    return numpy.dtype(getattr(ml_dtypes, name, f"uint{bits}"))  # an old release lacks some
+
+
 def dtype(spec: Any, lanes: int = 1) -> DType:
     """The element type that `spec` names.
 
     Accepts "float32x3" (the number behind the x is lanes), NumPy's names and short codes ("float32", "f4", "<f4"),
-    numpy.dtype objects and scalar classes, Python's bool, int, float and complex, and DType. `lanes` is the width
-    where spec does not say one.
+    numpy.dtype objects and scalar classes, ml_dtypes' too, Python's bool, int, float and complex, and DType. `lanes`
+    is the width where spec does not say one.
 
     Raises ValueError for types that cannot be exchanged (structured, object, strings, dates, big-endian, None) and
     for lanes outside 1 to 255; TypeError for lanes that are no integer.
     """
-    if isinstance(lanes, bool) or not hasattr(type(lanes), "__index__"):
+    if not _is_integer(lanes):
         raise TypeError(f"lanes must be an integer, not {type(lanes).__name__}")
     if isinstance(spec, DType):
         return spec if lanes == 1 else _with_lanes(spec.code, spec.bits, spec.lanes, lanes)
     own = 1
     if isinstance(spec, str):
-        text, _, width = spec.partition("x") if re.search(r"\dx\d+$|^boolx\d+$", spec) else (spec, "", "")
-        own = int(width) if width else 1
-        if width and not 1 <= own <= 255:
-            raise ValueError(f"{spec!r} has {own} lanes, expected 1 to 255")
-        scalar = _scalar_of_text(text)
+        scalar = _scalar_of_text(spec)
+        if scalar is None and (laned := re.fullmatch(r"(.+)x(\d+)", spec)):
+            scalar, own = _scalar_of_text(laned[1]), int(laned[2])
+            if scalar is not None and not 1 <= own <= 255:
+                raise ValueError(f"{spec!r} has {own} lanes, expected 1 to 255")
     elif isinstance(spec, type) and spec in _CLASSES:
         scalar = _SCALARS[_CLASSES[spec]]
     else:
@@ -242,7 +263,7 @@ class OpenGroup(NamedTuple):
     """A group of somebody's map session that waits to be claimed: see Stage.list_groups."""
 
     session: int
-    index: int
+    index: int  # type: ignore[assignment]  # and not tuple's
     ordinal: int
     first_prim: int
     rows: int

@@ -18,12 +18,18 @@ static int refuse_range(const char *argument, uint64_t lowest, uint64_t highest,
     return -1;
 }
 
+/* True is an answer, and not the number 1. NumPy's, of which releases before 2.3 make an index, neither. */
+static bool is_integer(PyObject *from)
+{
+    return PyLong_CheckExact(from) ||
+           (PyIndex_Check(from) && !PyBool_Check(from) && !has_type_name(from, "bool") && !has_type_name(from, "bool_"));
+}
+
 /* pass: numbers of 64 bits outside of the range go on, to where more is known of them. */
 static int convert_integer(PyObject *from, const char *argument, uint64_t lowest, uint64_t highest, bool pass, uint64_t *to)
 {
-    if (!PyIndex_Check(from) || PyBool_Check(from)) {
-        /* A double has 53 bits: 5.0 is refused like 5.25. True is an answer, and not the number 1. */
-        PyErr_Format(PyExc_TypeError, "%s must be an integer, not %.100s", argument, Py_TYPE(from)->tp_name);
+    if (!is_integer(from)) { /* a double has 53 bits: 5.0 is refused like 5.25 */
+        refuse_type(argument, "an integer", from);
         return -1;
     }
     PyObject *number = PyNumber_Index(from);
@@ -78,7 +84,7 @@ int convert_timeout(PyObject *from, uint64_t *timeout_ns)
     double seconds = PyFloat_AsDouble(from);
     if (seconds == -1.0 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "timeout must be seconds or None, not %.100s", Py_TYPE(from)->tp_name);
+            refuse_type("timeout", "seconds or None", from);
         return -1;
     }
     if (!(seconds >= 0)) {
@@ -124,12 +130,12 @@ int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t
         *ndim = 1;
         return convert_extent(from, argument, &shape[0]);
     }
-    PyObject *extents = PySequence_Fast(from, "");
+    PyObject *extents = PySequence_Tuple(from);
     if (extents == NULL) {
-        PyErr_Format(PyExc_TypeError, "%s must be a tuple of integers, not %.100s", argument, Py_TYPE(from)->tp_name);
+        refuse_type(argument, "a tuple of integers", from);
         return -1;
     }
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(extents);
+    Py_ssize_t count = PyTuple_Size(extents);
     if (count > CBD_ROW_NDIM_MAX) {
         PyErr_Format(PyExc_ValueError, "%s has %zd dimensions, at most %d are possible", argument, count,
                      CBD_ROW_NDIM_MAX);
@@ -138,7 +144,7 @@ int convert_shape(PyObject *from, const char *argument, uint32_t *ndim, uint64_t
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         char element[ELEMENT_BYTES];
-        if (convert_extent(PySequence_Fast_GET_ITEM(extents, i), element_of(element, argument, (uint64_t)i), &shape[i]) < 0) {
+        if (convert_extent(PyTuple_GetItem(extents, i), element_of(element, argument, (uint64_t)i), &shape[i]) < 0) {
             Py_DECREF(extents);
             return -1;
         }
@@ -153,7 +159,7 @@ int convert_dtype(PyObject *from, uint8_t *code, uint8_t *bits, uint16_t *lanes)
     PyObject *dtype;
     if (Py_TYPE(from) == (PyTypeObject *)native.dtype_type)
         dtype = Py_NewRef(from);
-    else if ((dtype = PyObject_CallOneArg(native.dtype, from)) == NULL)
+    else if ((dtype = PyObject_CallFunctionObjArgs(native.dtype, from, NULL)) == NULL)
         return -1;
     int parsed = PyArg_ParseTuple(dtype, "bbH", code, bits, lanes);
     Py_DECREF(dtype);
@@ -167,8 +173,8 @@ PyObject *dtype_object(unsigned code, unsigned bits, unsigned lanes)
 
 PyObject *semantic_object(uint32_t semantic)
 {
-    if (semantic < (uint32_t)PyTuple_GET_SIZE(native.semantics))
-        return Py_NewRef(PyTuple_GET_ITEM(native.semantics, semantic));
+    if (semantic < (uint32_t)PyTuple_Size(native.semantics))
+        return Py_NewRef(PyTuple_GetItem(native.semantics, semantic));
     return PyLong_FromUnsignedLong(semantic);
 }
 
@@ -180,7 +186,7 @@ PyObject *shape_object(const void *shape, int64_t ndim)
         if (extent == NULL)
             Py_CLEAR(tuple);
         else
-            PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, extent);
+            PyTuple_SetItem(tuple, (Py_ssize_t)i, extent);
     }
     return tuple;
 }
@@ -190,7 +196,7 @@ PyObject *shape_object(const void *shape, int64_t ndim)
 const char *convert_text(PyObject *from, const char *argument)
 {
     if (!PyUnicode_Check(from)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a string, not %.100s", argument, Py_TYPE(from)->tp_name);
+        refuse_type(argument, "a string", from);
         return NULL;
     }
     Py_ssize_t length;
@@ -239,12 +245,11 @@ int texts_open(struct texts *texts, PyObject *from, const char *argument, bool s
     } else {
         texts->keep = PySequence_Tuple(from); /* another thread may change a list meanwhile */
         if (texts->keep == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s must be a list of strings, not %.100s", argument,
-                         Py_TYPE(from)->tp_name);
+            refuse_type(argument, "a list of strings", from);
     }
     if (texts->keep == NULL)
         return -1;
-    texts->count = (size_t)PyTuple_GET_SIZE(texts->keep);
+    texts->count = (size_t)PyTuple_Size(texts->keep);
     texts->texts = PyMem_New(const char *, texts->count + 1);
     texts->lengths = PyMem_New(size_t, texts->count + 1);
     if (texts->texts == NULL || texts->lengths == NULL) {
@@ -254,7 +259,7 @@ int texts_open(struct texts *texts, PyObject *from, const char *argument, bool s
     }
     for (size_t i = 0; i < texts->count; i++) {
         char element[ELEMENT_BYTES];
-        texts->texts[i] = convert_text(PyTuple_GET_ITEM(texts->keep, (Py_ssize_t)i),
+        texts->texts[i] = convert_text(PyTuple_GetItem(texts->keep, (Py_ssize_t)i),
                                        PyUnicode_Check(from) ? argument : element_of(element, argument, i));
         if (texts->texts[i] == NULL) {
             texts_close(texts);
@@ -304,9 +309,9 @@ PyObject *attribute_name(Stage *stage, PyObject *from, const char *argument)
 {
     if (PyUnicode_Check(from))
         return from;
-    if (PyIndex_Check(from) && !PyBool_Check(from))
+    if (is_integer(from))
         return name_of_token(stage, from, argument);
-    PyErr_Format(PyExc_TypeError, "%s must be a string or a token, not %.100s", argument, Py_TYPE(from)->tp_name);
+    refuse_type(argument, "a string or a token", from);
     return NULL;
 }
 
@@ -326,16 +331,16 @@ int attributes_open(struct texts *texts, Stage *stage, PyObject *from, const cha
     }
     PyObject *given = PySequence_Tuple(from), *all = NULL; /* another thread may change a list meanwhile */
     if (given == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Format(PyExc_TypeError, "%s must be a list of strings or tokens, not %.100s", argument, Py_TYPE(from)->tp_name);
+        refuse_type(argument, "a list of strings or tokens", from);
     if (given != NULL)
-        all = PyTuple_New(PyTuple_GET_SIZE(given));
-    for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(given); i++) {
+        all = PyTuple_New(PyTuple_Size(given));
+    for (Py_ssize_t i = 0; all != NULL && i < PyTuple_Size(given); i++) {
         char element[ELEMENT_BYTES];
-        PyObject *name = attribute_name(stage, PyTuple_GET_ITEM(given, i), element_of(element, argument, (size_t)i));
+        PyObject *name = attribute_name(stage, PyTuple_GetItem(given, i), element_of(element, argument, (size_t)i));
         if (name == NULL)
             Py_CLEAR(all);
         else
-            PyTuple_SET_ITEM(all, i, Py_NewRef(name));
+            PyTuple_SetItem(all, i, Py_NewRef(name));
     }
     Py_XDECREF(given);
     int opened = all == NULL ? -1 : texts_open(texts, all, argument, true);

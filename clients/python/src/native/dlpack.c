@@ -29,8 +29,7 @@ static void release_lease(void *lease)
     lease_drop(lease);
 }
 
-/* Lends the view's bytes, or with CBD_DLPACK_COPY a copy of them. */
-static PyObject *export(const View *view, bool versioned, uint32_t flags)
+void *view_export(const View *view, bool versioned, uint32_t flags)
 {
     int64_t shape[CBD_NDIM_MAX];
     for (int i = 0; i < view->ndim; i++)
@@ -50,63 +49,88 @@ static PyObject *export(const View *view, bool versioned, uint32_t flags)
         lease_drop(view->lease);
         return status == CBD_STATUS_OUT_OF_MEMORY ? PyErr_NoMemory() : raise_error(status, &error);
     }
-    void *managed = versioned ? (void *)with_version : (void *)without;
-    PyObject *capsule = PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
-    if (capsule == NULL)
+    return versioned ? (void *)with_version : (void *)without;
+}
+
+PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
+{
+    void *managed = view_export(view, versioned, flags);
+    PyObject *capsule = managed == NULL ? NULL : PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
+    if (capsule == NULL && managed != NULL)
         give_back(managed, versioned);
     return capsule;
 }
 
-PyObject *view_capsule_writable(View *view)
+/* Sorts arguments that are given by name; consumers make this call for every tensor, so that no dict is made of them. */
+static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *given, const char *const *names, PyObject **values)
 {
-    return export(view, false, 0);
+    if (count > 0) {
+        PyErr_SetString(PyExc_TypeError, "__dlpack__() takes its arguments by name only");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; given != NULL && i < PyTuple_Size(given); i++) {
+        PyObject *name = PyTuple_GetItem(given, i);
+        int at = 0;
+        while (names[at] != NULL && PyUnicode_CompareWithASCIIString(name, names[at]) != 0)
+            at++;
+        if (names[at] == NULL) {
+            PyErr_Format(PyExc_TypeError, "__dlpack__() has no argument '%U'", name);
+            return -1;
+        }
+        values[at] = args[i];
+    }
+    return 0;
 }
 
-PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
+/* A tuple of two integers: what device and max_version are. */
+static bool is_pair(PyObject *from, long *first, long *second)
 {
-    static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
-    PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OOOO:__dlpack__", names, &stream, &max_version, &device, &copy))
+    if (!PyTuple_Check(from) || PyTuple_Size(from) != 2)
+        return false;
+    *first = PyLong_AsLong(PyTuple_GetItem(from, 0));
+    *second = PyLong_AsLong(PyTuple_GetItem(from, 1));
+    return !PyErr_Occurred();
+}
+
+PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
+{
+    static const char *const names[] = {"max_version", "dl_device", "copy", "stream", NULL};
+    PyObject *values[] = {Py_None, Py_None, Py_None, Py_None};
+    if (sort_arguments(args, count, given, names, values) < 0)
         return NULL;
-    View *view = (View *)self;
+    PyObject *max_version = values[0], *device = values[1], *copy = values[2], *stream = values[3];
+    const View *view = (const View *)self;
+    long first, second;
     if (stream != Py_None) {
         PyErr_Format(PyExc_BufferError, "stream is %R: host memory has no streams, it must be None", stream);
         return NULL;
     }
-    bool versioned = false;
-    if (max_version != Py_None) {
-        long major, minor;
-        if (!PyTuple_Check(max_version) || !PyArg_ParseTuple(max_version, "ll", &major, &minor)) {
-            PyErr_Format(PyExc_TypeError, "max_version must be None or (major, minor), not %R", max_version);
-            return NULL;
-        }
-        versioned = major >= 1;
+    if (max_version != Py_None && !is_pair(max_version, &first, &second)) {
+        PyErr_Format(PyExc_TypeError, "max_version must be None or (major, minor), not %R", max_version);
+        return NULL;
     }
-    if (device != Py_None) {
-        long type, id;
-        if (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ll", &type, &id)) {
-            PyErr_Format(PyExc_TypeError, "dl_device must be None or (type, id), not %R", device);
-            return NULL;
-        }
-        if (type != CBD_DEVICE_CPU || id != 0) {
-            PyErr_Format(PyExc_BufferError, "the data is in host memory, (1, 0), and is not moved to device (%ld, %ld)",
-                         type, id);
-            return NULL;
-        }
+    bool versioned = max_version != Py_None && first >= 1;
+    if (device != Py_None && !is_pair(device, &first, &second)) {
+        PyErr_Format(PyExc_TypeError, "dl_device must be None or (type, id), not %R", device);
+        return NULL;
+    }
+    if (device != Py_None && (first != CBD_DEVICE_CPU || second != 0)) {
+        PyErr_Format(PyExc_BufferError, "the data is in host memory, (1, 0), and is not moved to device (%ld, %ld)", first, second);
+        return NULL;
     }
     if (copy != Py_None && !PyBool_Check(copy)) {
         PyErr_Format(PyExc_TypeError, "copy must be None, True or False, not %R", copy);
         return NULL;
     }
     if (copy == Py_True)
-        return export(view, versioned, CBD_DLPACK_COPY);
+        return view_capsule(view, versioned, CBD_DLPACK_COPY);
     if (view->readonly && !versioned) {
         PyErr_SetString(PyExc_BufferError,
                         "this data is read-only, and a legacy capsule cannot say so: ask with max_version=(1, 0), or "
                         "with copy=True");
         return NULL;
     }
-    return export(view, versioned, view->readonly ? CBD_DLPACK_READ_ONLY : 0);
+    return view_capsule(view, versioned, view->readonly ? CBD_DLPACK_READ_ONLY : 0);
 }
 
 PyObject *view_dlpack_device(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
@@ -122,29 +146,8 @@ void dlpack_give_back(struct input *input)
     input->managed = NULL;
 }
 
-int dlpack_take(PyObject *capsule, struct input *input)
+static int take(const cbd_dlpack_tensor *tensor, struct input *input)
 {
-    const cbd_dlpack_tensor *tensor;
-    if (PyCapsule_IsValid(capsule, VERSIONED)) {
-        cbd_dlpack_versioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
-        if (managed->major != 1) { /* the rest of the struct may mean anything */
-            PyErr_Format(PyExc_BufferError, "the tensor comes as DLPack %u.%u, expected 1.x", managed->major,
-                         managed->minor);
-            return -1;
-        }
-        input->versioned = true;
-        input->managed = managed;
-        tensor = &managed->tensor;
-        PyCapsule_SetName(capsule, "used_dltensor_versioned");
-    } else if (PyCapsule_IsValid(capsule, LEGACY)) {
-        cbd_dlpack_managed *managed = PyCapsule_GetPointer(capsule, LEGACY);
-        input->managed = managed;
-        tensor = &managed->tensor;
-        PyCapsule_SetName(capsule, "used_dltensor");
-    } else {
-        PyErr_SetString(PyExc_BufferError, "__dlpack__ returned no tensor that was not taken already");
-        return -1;
-    }
     if (tensor->ndim < 0 || tensor->ndim > INPUT_NDIM_MAX) {
         PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions, at most %d are possible", (int)tensor->ndim,
                      INPUT_NDIM_MAX);
@@ -152,6 +155,10 @@ int dlpack_take(PyObject *capsule, struct input *input)
     }
     if (tensor->lanes < 1 || tensor->lanes > 255) {
         PyErr_Format(PyExc_ValueError, "the tensor's type has %d lanes, expected 1 to 255", (int)tensor->lanes);
+        return -1;
+    }
+    if (tensor->ndim > 0 && tensor->shape == NULL) {
+        PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions and no shape", (int)tensor->ndim);
         return -1;
     }
     if (input_room(input, tensor->ndim) < 0)
@@ -173,4 +180,32 @@ int dlpack_take(PyObject *capsule, struct input *input)
         .device_id = (uint32_t)tensor->device_id,
     };
     return 0;
+}
+
+int dlpack_take_versioned(cbd_dlpack_versioned *managed, struct input *input)
+{
+    input->versioned = true;
+    input->managed = managed;
+    if (managed->major == 1)
+        return take(&managed->tensor, input);
+    /* the rest of the struct may mean anything */
+    PyErr_Format(PyExc_BufferError, "the tensor comes as DLPack %u.%u, expected 1.x", managed->major, managed->minor);
+    return -1;
+}
+
+int dlpack_take(PyObject *capsule, struct input *input)
+{
+    if (PyCapsule_IsValid(capsule, VERSIONED)) {
+        cbd_dlpack_versioned *managed = PyCapsule_GetPointer(capsule, VERSIONED);
+        PyCapsule_SetName(capsule, "used_dltensor_versioned");
+        return dlpack_take_versioned(managed, input);
+    }
+    if (PyCapsule_IsValid(capsule, LEGACY)) {
+        cbd_dlpack_managed *managed = PyCapsule_GetPointer(capsule, LEGACY);
+        PyCapsule_SetName(capsule, "used_dltensor");
+        input->managed = managed;
+        return take(&managed->tensor, input);
+    }
+    PyErr_SetString(PyExc_BufferError, "__dlpack__ returned no tensor that was not taken already");
+    return -1;
 }

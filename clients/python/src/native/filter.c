@@ -20,7 +20,7 @@ static void predicates_close(struct predicates *p)
 /* From a tuple of (operator, name, values). */
 static int predicates_open(struct predicates *p, Stage *stage, PyObject *from)
 {
-    p->count = (size_t)PyTuple_GET_SIZE(from);
+    p->count = (size_t)PyTuple_Size(from);
     p->all = PyMem_Calloc(p->count + 1, sizeof *p->all);
     p->values = PyMem_Calloc(p->count + 1, sizeof *p->values);
     if (p->all == NULL || p->values == NULL) {
@@ -30,7 +30,7 @@ static int predicates_open(struct predicates *p, Stage *stage, PyObject *from)
     for (size_t i = 0; i < p->count; i++) {
         PyObject *operator, *name, *values;
         cbd_predicate *it = &p->all[i];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(from, (Py_ssize_t)i), "OOO", &operator, &name, &values) ||
+        if (!PyArg_ParseTuple(PyTuple_GetItem(from, (Py_ssize_t)i), "OOO", &operator, &name, &values) ||
             convert_u32(operator, "operator", 0, UINT32_MAX, &it->op) < 0 ||
             (it->name = convert_attribute(stage, name, "attribute")) == NULL || texts_open(&p->values[i], values, "values", false) < 0)
             return -1;
@@ -79,13 +79,13 @@ static int numbers_open(struct numbers *numbers, PyObject *from, const char *arg
     PyObject *all = PySequence_Tuple(from);
     if (all == NULL)
         return -1;
-    size_t n = (size_t)PyTuple_GET_SIZE(all);
+    size_t n = (size_t)PyTuple_Size(all);
     numbers->ids = PyMem_New(uint64_t, n + 1);
     if (numbers->ids == NULL)
         PyErr_NoMemory();
     for (; numbers->ids != NULL && numbers->count < n; numbers->count++) {
         char element[ELEMENT_BYTES];
-        if (convert_u64(PyTuple_GET_ITEM(all, (Py_ssize_t)numbers->count), element_of(element, argument, numbers->count),
+        if (convert_u64(PyTuple_GetItem(all, (Py_ssize_t)numbers->count), element_of(element, argument, numbers->count),
                         &numbers->ids[numbers->count]) < 0)
             break;
     }

@@ -1,6 +1,8 @@
 /* ReadGroup: some prims of one attribute, in place, and views of them. */
 #include "native.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <structmember.h>
 
 typedef struct {
@@ -16,7 +18,7 @@ typedef struct {
 PyObject *read_group_new(const cbd_read_group *group, bool managed)
 {
     PyObject *name = PyUnicode_DecodeUTF8(group->name, (Py_ssize_t)strlen(group->name), "replace");
-    ReadGroup *self = name == NULL ? NULL : PyObject_New(ReadGroup, &ReadGroup_Type);
+    ReadGroup *self = name == NULL ? NULL : PyObject_New(ReadGroup, ReadGroup_Type);
     if (self == NULL) {
         Py_XDECREF(name);
         cbd_release_group(group);
@@ -43,7 +45,7 @@ static void group_finalize(PyObject *self)
 
 static void group_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, group_finalize))
         return;
     ReadGroup *group = (ReadGroup *)self;
     if (group->weakrefs != NULL)
@@ -52,7 +54,7 @@ static void group_dealloc(PyObject *self)
     Py_XDECREF(group->prims);
     Py_XDECREF(group->index_map);
     Py_XDECREF(group->row_ordinals);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 /* NULL with an exception: released. */
@@ -60,7 +62,7 @@ static const cbd_read_group *group_open(PyObject *self)
 {
     ReadGroup *group = (ReadGroup *)self;
     if (group->group == NULL)
-        raise_format(CBD_STATUS_INVALID_HANDLE, "this group of '%.200s' was released", PyUnicode_AsUTF8(group->name));
+        raise_format(CBD_STATUS_INVALID_HANDLE, "this group of '%.200s' was released", PyUnicode_AsUTF8AndSize(group->name, NULL));
     return group->group;
 }
 
@@ -162,7 +164,7 @@ static PyObject *group_texts(PyObject *self, PyObject *Py_UNUSED(unused))
         if (text == NULL)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, text);
+            PyList_SetItem(list, (Py_ssize_t)i, text);
     }
     return list;
 }
@@ -304,30 +306,34 @@ static PyGetSetDef group_getset[] = {
 
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
-     "array(i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
+     "array($self, i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
      "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map. Where is_array, array(i) is the "
-     "row of\nprims[i], of shape (n[, lanes])."},
+     "row of\nprims[i], of shape (n[, lanes]). bfloat16 and float8 are of ml_dtypes' types where that is installed, else "
+     "their\nbits. Raises IndexError for a tensor that does not exist, and of a group of deletes."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "dlpack(i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. readonly=False: BufferError."},
+     "dlpack($self, i=0, readonly=True)\n--\n\nThe same as a View, which any DLPack consumer takes. Raises BufferError for "
+     "readonly=False, and as array."},
     {"texts", group_texts, METH_NOARGS,
-     "texts()\n--\n\nThe rows of an array attribute of uint8 as a list of str, one for each of prims. Raises "
+     "texts($self)\n--\n\nThe rows of an array attribute of uint8 as a list of str, one for each of prims. Raises "
      "UnicodeDecodeError for\nbytes that are no UTF-8, InvalidArgument for other attributes."},
-    {"release", group_release, METH_NOARGS, "release()\n--\n\nGives the group back. Arrays made from it stay valid."},
+    {"release", group_release, METH_NOARGS, "release($self)\n--\n\nGives the group back. Arrays made from it stay valid."},
     {"__enter__", group_begin, METH_NOARGS, NULL},
     {"__exit__", group_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject ReadGroup_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.ReadGroup",
-    .tp_doc = "Some prims of one attribute at one epoch. A context manager; after release its accessors raise\n"
-              "InvalidHandle. Who got it from fetch_read_next() releases it, and is warned (ResourceWarning) where it is\n"
-              "dropped instead; one that iterating over a Read gave needs no release and does not warn.",
-    .tp_basicsize = sizeof(ReadGroup),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = group_dealloc,
-    .tp_finalize = group_finalize,
-    .tp_methods = group_methods,
-    .tp_getset = group_getset,
-    .tp_weaklistoffset = offsetof(ReadGroup, weakrefs),
+static PyMemberDef read_group_members[] = {WEAKREFS(ReadGroup), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot read_group_slots[] = {
+    {Py_tp_doc, "Some prims of one attribute at one epoch. A context manager; after release its accessors raise\n"
+                "InvalidHandle. Who got it from fetch_read_next() releases it, and is warned (ResourceWarning) where it is\n"
+                "dropped instead; one that iterating over a Read gave needs no release and does not warn."},
+    {Py_tp_dealloc, group_dealloc},
+    {Py_tp_finalize, group_finalize},
+    {Py_tp_methods, group_methods},
+    {Py_tp_getset, group_getset},
+    {Py_tp_members, read_group_members},
+    {0, NULL},
 };
+
+PyType_Spec ReadGroup_Spec = {.name = "callboard.ReadGroup", .basicsize = sizeof(ReadGroup), .flags = OBJECT_FLAGS, .slots = read_group_slots};

@@ -52,42 +52,65 @@ void staging_drop(struct staging *staging)
     }
 }
 
-static struct lease *lease_new(void)
+static struct lease *lease_new(void (*release)(void *), void *kept)
 {
-    struct lease *lease = calloc(1, sizeof *lease);
-    if (lease != NULL)
+    struct lease *lease = malloc(sizeof *lease);
+    if (lease != NULL) {
         atomic_init(&lease->refs, 1);
+        lease->release = release;
+        lease->kept = kept;
+    }
     return lease;
+}
+
+static void release_pin(void *pin)
+{
+    cbd_pin_release(pin);
 }
 
 struct lease *lease_of_pin(cbd_pin *pin)
 {
-    struct lease *lease = lease_new();
+    struct lease *lease = lease_new(release_pin, pin);
     if (lease != NULL)
-        lease->pin = cbd_pin_retain(pin);
+        cbd_pin_retain(pin);
     return lease;
+}
+
+static void release_staging(void *kept)
+{
+    struct staging *staging = kept;
+    cbd_group_unlend(staging->group);
+    staging_drop(staging);
 }
 
 struct lease *lease_of_staging(struct staging *staging)
 {
-    struct lease *lease = lease_new();
-    if (lease == NULL) {
+    struct lease *lease = lease_new(release_staging, staging);
+    if (lease == NULL)
         cbd_group_unlend(staging->group);
-        return NULL;
-    }
-    lease->staging = staging;
-    staging_retain(staging);
+    else
+        staging_retain(staging);
     return lease;
 }
 
 struct lease *lease_of_memory(void *memory)
 {
-    struct lease *lease = memory == NULL ? NULL : lease_new();
-    if (lease != NULL)
-        lease->memory = memory;
-    else
+    struct lease *lease = memory == NULL ? NULL : lease_new(free, memory);
+    if (lease == NULL)
         free(memory);
     return lease;
+}
+
+static void release_managed(void *kept)
+{
+    cbd_dlpack_versioned *managed = kept;
+    if (managed->deleter != NULL)
+        managed->deleter((struct DLManagedTensorVersioned *)managed);
+}
+
+struct lease *lease_of_managed(cbd_dlpack_versioned *managed)
+{
+    return lease_new(release_managed, managed);
 }
 
 void lease_retain(struct lease *lease)
@@ -99,12 +122,6 @@ void lease_drop(struct lease *lease)
 {
     if (atomic_fetch_sub(&lease->refs, 1) != 1)
         return;
-    if (lease->pin != NULL)
-        cbd_pin_release(lease->pin);
-    if (lease->staging != NULL) {
-        cbd_group_unlend(lease->staging->group);
-        staging_drop(lease->staging);
-    }
-    free(lease->memory);
+    lease->release(lease->kept);
     free(lease);
 }

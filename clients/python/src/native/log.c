@@ -23,7 +23,7 @@ PyObject *log_install(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOO:install_log", &call, &severity, &channels, &native.severity))
         return NULL;
     if (!PyCallable_Check(call)) {
-        PyErr_Format(PyExc_TypeError, "callback must be callable, not %.100s", Py_TYPE(call)->tp_name);
+        refuse_type("callback", "callable", call);
         return NULL;
     }
     if (convert_u32(severity, "threshold", CBD_LOG_DEBUG, CBD_LOG_NONE, &threshold) < 0 ||
@@ -36,7 +36,7 @@ PyObject *log_install(PyObject *Py_UNUSED(module), PyObject *args)
         Py_DECREF(call);
         return raise_error(status, &error);
     }
-    Py_XSETREF(callback, call); /* a forked child may hold its parent's */
+    replace(&callback, call); /* a forked child may hold its parent's */
     Py_RETURN_NONE;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@ PyObject *raise_text(cbd_status status, const char *text)
     if (!known)
         type = native.operation_failed;
     PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
-    PyObject *error = message == NULL ? NULL : PyObject_CallOneArg(type, message);
+    PyObject *error = message == NULL ? NULL : PyObject_CallFunctionObjArgs(type, message, NULL);
     Py_XDECREF(message);
     if (error == NULL)
         return NULL;
@@ -146,13 +147,13 @@ static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *args)
         PyObject *number = PyLong_FromUnsignedLong(status);
         if (number == NULL)
             return NULL;
-        Py_XSETREF(native.errors[status], Py_XNewRef(PyDict_GetItemWithError(errors, number)));
+        replace(&native.errors[status], Py_XNewRef(PyDict_GetItemWithError(errors, number)));
         Py_DECREF(number);
     }
-    Py_XSETREF(native.operation_failed, Py_NewRef(operation_failed));
-    Py_XSETREF(native.dtype_type, Py_NewRef(dtype_type));
-    Py_XSETREF(native.dtype, Py_NewRef(dtype));
-    Py_XSETREF(native.semantics, Py_NewRef(semantics));
+    replace(&native.operation_failed, Py_NewRef(operation_failed));
+    replace(&native.dtype_type, Py_NewRef(dtype_type));
+    replace(&native.dtype, Py_NewRef(dtype));
+    replace(&native.semantics, Py_NewRef(semantics));
     Py_RETURN_NONE;
 }
 
@@ -164,16 +165,8 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "callboard._native",
-    .m_doc = "The C client of Callboard and the objects of Python around it.",
-    .m_size = -1,
-    .m_methods = functions,
-};
-
 /* A type's methods may stand in several files: the lists are joined once. */
-static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
+PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
 {
     size_t total = 0;
     for (size_t i = 0; i < count; i++)
@@ -181,7 +174,7 @@ static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
             total++;
     PyMethodDef *all = PyMem_New(PyMethodDef, total + 1);
     if (all == NULL)
-        return NULL;
+        return (PyMethodDef *)PyErr_NoMemory();
     size_t at = 0;
     for (size_t i = 0; i < count; i++)
         for (PyMethodDef *method = lists[i]; method->ml_name != NULL; method++)
@@ -190,29 +183,62 @@ static PyMethodDef *joined(PyMethodDef *const lists[], size_t count)
     return all;
 }
 
+PyTypeObject *Stage_Type, *Query_Type, *Op_Type, *MapSession_Type, *Group_Type, *Read_Type, *View_Type, *ReadGroup_Type, *Snapshot_Type,
+    *Cursor_Type, *Events_Type;
+
+/* Adds the types, which a second import finds made: they live as long as the process, and so do the objects. */
+static int add_types(PyObject *module)
+{
+    const struct {
+        PyTypeObject **type;
+        PyType_Spec *spec;
+    } all[] = {
+        {&Stage_Type, Stage_Type == NULL ? stage_spec() : NULL},
+        {&Query_Type, &Query_Spec},
+        {&Op_Type, &Op_Spec},
+        {&MapSession_Type, &MapSession_Spec},
+        {&Group_Type, &Group_Spec},
+        {&Read_Type, &Read_Spec},
+        {&View_Type, &View_Spec},
+        {&ReadGroup_Type, &ReadGroup_Spec},
+        {&Snapshot_Type, &Snapshot_Spec},
+        {&Cursor_Type, &Cursor_Spec},
+        {&Events_Type, &Events_Spec},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (*all[i].type == NULL && all[i].spec != NULL)
+            *all[i].type = (PyTypeObject *)PyType_FromSpec(all[i].spec);
+        if (*all[i].type == NULL || PyModule_AddType(module, *all[i].type) < 0)
+            return -1;
+    }
+    return exchange_offer();
+}
+
+static int fill(PyObject *module)
+{
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError, "callboard works in the main interpreter only: its objects and its log thread are of one");
+        return -1;
+    }
+    if (add_types(module) < 0 || PyModule_AddStringConstant(module, "ABI_VERSION", cbd_abi_version()) < 0)
+        return -1;
+    cbd_set_interrupt_check(look_at_signals);
+    return 0;
+}
+
+/* Without Py_mod_gil: what threads share here (struct handle, unmapped of struct staging, what is made at the first use)
+ * is guarded by the GIL, so that a free-threaded Python turns it on when this is imported. */
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "callboard._native",
+    .m_doc = "The C client of Callboard and the objects of Python around it.",
+    .m_methods = functions,
+    .m_slots = module_slots,
+};
+
 PyMODINIT_FUNC PyInit__native(void)
 {
-    PyMethodDef *const lists[] = {Stage_Type.tp_methods, stage_write_methods, stage_read_methods, stage_filter_methods};
-    Stage_Type.tp_methods = joined(lists, 4);
-    if (Stage_Type.tp_methods == NULL)
-        return PyErr_NoMemory();
-
-    PyObject *module = PyModule_Create(&definition);
-    if (module == NULL)
-        return NULL;
-    PyTypeObject *types[] = {&Stage_Type, &Query_Type, &Op_Type,        &MapSession_Type, &Group_Type,
-                             &Read_Type,  &View_Type,  &ReadGroup_Type, &Snapshot_Type,
-                             &Cursor_Type};
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (PyModule_AddType(module, types[i]) < 0) {
-            Py_DECREF(module);
-            return NULL;
-        }
-    }
-    if (PyModule_AddStringConstant(module, "ABI_VERSION", cbd_abi_version()) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
-    cbd_set_interrupt_check(look_at_signals);
-    return module;
+    return PyModuleDef_Init(&definition);
 }

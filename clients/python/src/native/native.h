@@ -1,15 +1,18 @@
 /* What the files of callboard._native share.
  *
- *     module.c   the module, numbers and errors of Python              struct native
+ *     module.c   the module and its errors                              struct native
+ *     python.c   what the limited API of Python lacks
  *     convert.c  arguments: integers, times, shapes, types, strings
  *     tensor.c   a tensor of the caller, by buffer protocol or DLPack   struct input
  *     lease.c    what keeps the bytes of a view: no Python inside       struct lease
  *     view.c     View: bytes with a shape; buffer protocol
  *     dlpack.c   View.__dlpack__ and __dlpack_device__
+ *     exchange.c the same by DLPack's table of C functions, out and in
  *     stage.c    Stage: connecting, waiting, floors, strings
  *     write.c    Stage: writing, publishing, sealing, declaring
  *     filter.c   Stage: queries by filter, lists, paths as tokens
  *     query.c, op.c, session.c, group.c, read.c, snapshot.c             the other handles
+ *     events.c   Events, and Stage: descriptors for event loops
  *     log.c      the log callback
  *
  * Two rules hold throughout. The GIL is released around every call that may wait,
@@ -31,6 +34,28 @@
 #include "callboard_python.h"
 
 #define TURN_NS 100000000ull /* rule R4's 100 ms: how long a wait goes on before signals are looked at */
+
+/* ---- Python (python.c) --------------------------------------------------------- */
+
+/* All of this directory keeps to the limited API, so that one wheel serves Python 3.11 and whatever comes; 3.10 compiles
+ * it with the full one. Here is what the limited one lacks. */
+
+#define BASE_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE)
+#define OBJECT_FLAGS (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION)
+
+/* For __weaklistoffset__ of a type with weak references. */
+#define WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
+
+/* The end of a dealloc: frees an object of one of our types. */
+void object_free(PyObject *self);
+/* The start of one: runs the type's finalizer, its tp_finalize. True: somebody has a reference now, and dealloc ends. */
+bool finalizer_revives(PyObject *self, destructor finalize);
+/* Takes `with` in the place of what was there. */
+void replace(PyObject **place, PyObject *with);
+/* Sets TypeError: "ARGUMENT must be EXPECTED, not the type of `got`". */
+void refuse_type(const char *argument, const char *expected, PyObject *got);
+/* Whether the type of the object has that name, without its module. */
+bool has_type_name(PyObject *object, const char *name);
 
 /* ---- the module and its errors (module.c) ---------------------------------- */
 
@@ -86,6 +111,12 @@ const char *convert_text(PyObject *from, const char *argument);
 /* One of the words, or its place among them as an integer. */
 int convert_word(PyObject *from, const char *argument, const char *const *words, uint32_t *to);
 
+/* Types that NumPy lacks and the struct module has no letter for: bfloat16 and float8 (field report G10). */
+static inline bool is_opaque(uint8_t code)
+{
+    return code == CBD_DTYPE_BFLOAT || code > CBD_DTYPE_BOOL;
+}
+
 PyObject *dtype_object(unsigned code, unsigned bits, unsigned lanes);
 PyObject *semantic_object(uint32_t semantic);
 PyObject *shape_object(const void *shape, int64_t ndim); /* of 64-bit extents */
@@ -118,7 +149,8 @@ struct input {
     bool has_buffer;
     void *managed; /* of DLPack */
     bool versioned;
-    void *copy;
+    void *gathered;     /* a copy of the buffer, row-major */
+    cbd_tensor *folded; /* a copy whose trailing dimensions became lanes */
 };
 
 /* Room for so many dimensions. 0, or -1 with an exception. */
@@ -149,9 +181,8 @@ struct staging {
 
 struct lease {
     _Atomic uint32_t refs;
-    cbd_pin *pin;            /* one of these three */
-    struct staging *staging;
-    void *memory;
+    void (*release)(void *kept); /* called once, at the end, on any thread */
+    void *kept;
 };
 
 struct hold *hold_new(cbd_session *session);
@@ -165,10 +196,12 @@ struct lease *lease_of_pin(cbd_pin *pin);
 /* Of a group that was lent (cbd_group_lend), until the lease ends. */
 struct lease *lease_of_staging(struct staging *staging);
 struct lease *lease_of_memory(void *memory); /* takes malloc'd memory, also when it fails */
+/* Of a tensor that another library made; takes it where it does not fail. */
+struct lease *lease_of_managed(cbd_dlpack_versioned *managed);
 void lease_retain(struct lease *lease);
 void lease_drop(struct lease *lease);
 
-/* ---- views (view.c, dlpack.c) -------------------------------------------------------- */
+/* ---- views (view.c, dlpack.c, exchange.c) -------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -185,14 +218,16 @@ typedef struct {
     PyObject *weakrefs;
 } View;
 
-extern PyTypeObject View_Type;
+extern PyTypeObject *View_Type;
+extern PyType_Spec View_Spec;
 
 /* Takes the lease, also when it fails; NULL lease: no memory. Compact, row-major. */
 View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t code, uint8_t bits, int ndim,
                const int64_t *shape);
 /* A view of a private copy of n numbers, as an array (see view_array). */
 PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits);
-/* The NumPy array over the view, or the view itself without NumPy. Takes the view; NULL is passed on. */
+/* The NumPy array over the view, or the view itself without NumPy. Takes the view; NULL is passed on. What NumPy lacks
+ * is of ml_dtypes' types, or without that package shows its bits. */
 PyObject *view_array(View *view);
 /* The same bytes with one dimension; takes the view. */
 View *view_flat(View *view);
@@ -201,14 +236,24 @@ int check_index(Py_ssize_t index, uint64_t count);
 /* As view_new, of `elements` elements of an array. */
 View *view_of_elements(struct lease *lease, const void *data, bool readonly, const cbd_schema *schema, uint64_t elements);
 
-PyObject *view_dlpack(PyObject *self, PyObject *args, PyObject *keywords);
+PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given);
 PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
-/* A capsule that promises nothing about who writes: for consumers that know no read-only tensors. */
-PyObject *view_capsule_writable(View *view);
+
+/* The view's tensor, lent, or with CBD_DLPACK_COPY copied. NULL with an exception. */
+void *view_export(const View *view, bool versioned, uint32_t flags);
+/* The same in a capsule. Without a version and flags it promises nothing about who writes. */
+PyObject *view_capsule(const View *view, bool versioned, uint32_t flags);
 
 /* Takes a capsule of any version; fills the tensor. */
 int dlpack_take(PyObject *capsule, struct input *input);
+/* The same of a tensor without a capsule, which is the input's from here on, also where it fails. */
+int dlpack_take_versioned(cbd_dlpack_versioned *managed, struct input *input);
 void dlpack_give_back(struct input *input);
+
+/* Sets View.__dlpack_c_exchange_api__. */
+int exchange_offer(void);
+/* Takes the tensor of an object whose type offers the table: 1 done, 0 it does not offer it, -1 with an exception. */
+int exchange_take(PyObject *from, struct input *input);
 
 /* ---- the handles ------------------------------------------------------------------------ */
 
@@ -217,6 +262,7 @@ typedef struct {
     cbd_stage *stage;
     bool closed;
     PyObject *names; /* texts of tokens that named an attribute, by token; NULL: none has */
+    PyObject *events; /* of fileno(); NULL: it was not asked for */
     PyObject *weakrefs;
 } Stage;
 
@@ -236,8 +282,15 @@ typedef struct {
     bool done;
 } Op;
 
-extern PyTypeObject Stage_Type, Query_Type, Op_Type, MapSession_Type, Group_Type, Read_Type, ReadGroup_Type,
-    Snapshot_Type, Cursor_Type;
+/* Made of the specs when the module is. */
+extern PyTypeObject *Stage_Type, *Query_Type, *Op_Type, *MapSession_Type, *Group_Type, *Read_Type, *ReadGroup_Type,
+    *Snapshot_Type, *Cursor_Type, *Events_Type;
+extern PyType_Spec Query_Spec, Op_Spec, MapSession_Spec, Group_Spec, Read_Spec, ReadGroup_Spec, Snapshot_Spec, Cursor_Spec,
+    Events_Spec;
+/* Of methods that stand in several files, joined here. NULL with an exception. */
+PyType_Spec *stage_spec(void);
+/* One list of methods; NULL with an exception. */
+PyMethodDef *joined(PyMethodDef *const lists[], size_t count);
 
 /* An attribute's name, from a string or a token (behaviour 270). Borrowed: valid as long as `from` and the stage live.
  * NULL with an exception. */
@@ -269,8 +322,8 @@ PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
 /* The view of a read group's tensor `index`; row: of its first prim alone, without the axis of rows. */
 View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t index, bool row);
 
-/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find. */
-extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[];
+/* write.c: Stage's methods that write; read.c: those that read; filter.c: those that find; events.c: for event loops. */
+extern PyMethodDef stage_write_methods[], stage_read_methods[], stage_filter_methods[], stage_events_methods[];
 
 /* log.c: functions of the module. */
 PyObject *log_install(PyObject *module, PyObject *args);

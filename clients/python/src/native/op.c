@@ -55,13 +55,13 @@ int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result)
 
 PyObject *op_new(Stage *stage, cbd_op *op)
 {
-    Op *self = PyObject_New(Op, &Op_Type);
+    Op *self = PyObject_New(Op, Op_Type);
     if (self == NULL) {
         cbd_op_release(op);
         return NULL;
     }
     self->handle = (struct handle){op, 0, false};
-    self->stage = (Stage *)Py_NewRef(stage);
+    self->stage = (Stage *)Py_NewRef((PyObject *)stage);
     self->result = (cbd_op_result){0};
     self->done = false;
     return (PyObject *)self;
@@ -72,7 +72,7 @@ static void op_dealloc(PyObject *self)
 {
     handle_release(&((Op *)self)->handle, give_back);
     Py_DECREF(((Op *)self)->stage);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 /* 0, or -1 with an exception; notes the outcome either way. */
@@ -178,19 +178,19 @@ static PyGetSetDef op_getset[] = {
 
 static PyMethodDef op_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))op_wait, METH_VARARGS | METH_KEYWORDS,
-     "wait(timeout=None)\n--\n\nWaits until the op has ended; returns the op. timeout: seconds; None: for ever; 0: looks "
+     "wait($self, timeout=None)\n--\n\nWaits until the op has ended; returns the op. timeout: seconds; None: for ever; 0: looks "
      "once.\nRaises the class of the op's own error, Timeout (the op is pending and can be waited for again),\n"
      "SessionEnded, InvalidHandle after release. May be called again, and from several threads."},
-    {"release", op_release, METH_NOARGS, "release()\n--\n\nGives the op back; where it is pending, it goes on."},
+    {"release", op_release, METH_NOARGS, "release($self)\n--\n\nGives the op back; where it is pending, it goes on."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Op_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Op",
-    .tp_doc = "Something that was submitted and may be waited for. Accepted is not done.",
-    .tp_basicsize = sizeof(Op),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = op_dealloc,
-    .tp_methods = op_methods,
-    .tp_getset = op_getset,
+static PyType_Slot op_slots[] = {
+    {Py_tp_doc, "Something that was submitted and may be waited for. Accepted is not done."},
+    {Py_tp_dealloc, op_dealloc},
+    {Py_tp_methods, op_methods},
+    {Py_tp_getset, op_getset},
+    {0, NULL},
 };
+
+PyType_Spec Op_Spec = {.name = "callboard.Op", .basicsize = sizeof(Op), .flags = OBJECT_FLAGS, .slots = op_slots};

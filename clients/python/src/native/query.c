@@ -1,6 +1,8 @@
 /* Query: an ordered list of prims. */
 #include "native.h"
 
+#include <string.h>
+
 static void give_back(void *query)
 {
     cbd_query_release(query);
@@ -8,13 +10,13 @@ static void give_back(void *query)
 
 PyObject *query_new(Stage *stage, cbd_query *query)
 {
-    Query *self = PyObject_New(Query, &Query_Type);
+    Query *self = PyObject_New(Query, Query_Type);
     if (self == NULL) {
         cbd_query_release(query);
         return NULL;
     }
     self->handle = (struct handle){query, 0, false};
-    self->stage = (Stage *)Py_NewRef(stage);
+    self->stage = (Stage *)Py_NewRef((PyObject *)stage);
     self->prims = NULL;
     self->keep = NULL;
     return (PyObject *)self;
@@ -22,8 +24,8 @@ PyObject *query_new(Stage *stage, cbd_query *query)
 
 cbd_query *query_enter(PyObject *query)
 {
-    if (!PyObject_TypeCheck(query, &Query_Type)) {
-        PyErr_Format(PyExc_TypeError, "query must be a callboard.Query, not %.100s", Py_TYPE(query)->tp_name);
+    if (!PyObject_TypeCheck(query, Query_Type)) {
+        refuse_type("query", "a callboard.Query", query);
         return NULL;
     }
     return handle_enter(&((Query *)query)->handle, "query");
@@ -45,12 +47,12 @@ static void query_finalize(PyObject *self)
 
 static void query_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, query_finalize))
         return;
     Py_XDECREF(((Query *)self)->prims);
     Py_XDECREF(((Query *)self)->keep);
     Py_DECREF(((Query *)self)->stage);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *query_release(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -121,7 +123,7 @@ static PyObject *query_attributes(PyObject *self, void *Py_UNUSED(closure))
         if (name == NULL)
             Py_CLEAR(names);
         else
-            PyTuple_SET_ITEM(names, (Py_ssize_t)i, name);
+            PyTuple_SetItem(names, (Py_ssize_t)i, name);
     }
     cbd_query_result_release(result);
     return names;
@@ -162,8 +164,6 @@ static PyObject *query_repr(PyObject *self)
                                 (unsigned long long)cbd_query_size(query->handle.pointer));
 }
 
-static PyMappingMethods query_mapping = {.mp_length = query_length};
-
 static PyGetSetDef query_getset[] = {
     {"prims", query_prims, NULL, "The path ids in order: uint64, shape (len(query),), a copy. Raises Timeout while it runs.", NULL},
     {"attributes", query_attributes, NULL,
@@ -174,23 +174,23 @@ static PyGetSetDef query_getset[] = {
 
 static PyMethodDef query_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))query_wait, METH_VARARGS | METH_KEYWORDS,
-     "wait(timeout=None)\n--\n\nWaits until a query that was made with wait=False is known; returns it. Before, its length\n"
+     "wait($self, timeout=None)\n--\n\nWaits until a query that was made with wait=False is known; returns it. Before, its length\n"
      "is 0. Raises the query's own error, and Timeout: it may be waited for again."},
-    {"release", query_release, METH_NOARGS, "release()\n--\n\nGives the query back. Groups made through it stay valid."},
+    {"release", query_release, METH_NOARGS, "release($self)\n--\n\nGives the query back. Groups made through it stay valid."},
     {"__enter__", query_begin, METH_NOARGS, NULL},
     {"__exit__", query_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Query_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Query",
-    .tp_doc = "An ordered list of prims, usable until released. A context manager.",
-    .tp_basicsize = sizeof(Query),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = query_dealloc,
-    .tp_finalize = query_finalize,
-    .tp_repr = query_repr,
-    .tp_as_mapping = &query_mapping,
-    .tp_methods = query_methods,
-    .tp_getset = query_getset,
+static PyType_Slot query_slots[] = {
+    {Py_tp_doc, "An ordered list of prims, usable until released. A context manager."},
+    {Py_tp_dealloc, query_dealloc},
+    {Py_tp_finalize, query_finalize},
+    {Py_tp_repr, query_repr},
+    {Py_mp_length, query_length},
+    {Py_tp_methods, query_methods},
+    {Py_tp_getset, query_getset},
+    {0, NULL},
 };
+
+PyType_Spec Query_Spec = {.name = "callboard.Query", .basicsize = sizeof(Query), .flags = OBJECT_FLAGS, .slots = query_slots};

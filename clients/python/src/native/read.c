@@ -6,19 +6,20 @@
 typedef struct {
     PyObject_HEAD
     cbd_read *read; /* NULL: released, or everything was fetched */
-    uint64_t epoch;
+    uint64_t epoch, ordinal;
     bool fetched; /* once: then nothing is waited for */
 } Read;
 
 PyObject *read_new(cbd_read *read)
 {
-    Read *self = PyObject_New(Read, &Read_Type);
+    Read *self = PyObject_New(Read, Read_Type);
     if (self == NULL) {
         cbd_read_release(read);
         return NULL;
     }
     self->read = read;
     self->epoch = cbd_read_epoch(read);
+    self->ordinal = cbd_read_ordinal(read);
     self->fetched = false;
     return (PyObject *)self;
 }
@@ -35,9 +36,9 @@ static void read_finalize(PyObject *self)
 
 static void read_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, read_finalize))
         return;
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *read_release(PyObject *self, PyObject *Py_UNUSED(args))
@@ -64,6 +65,7 @@ static PyObject *fetch(Read *read, bool managed)
         Py_END_ALLOW_THREADS
         read->read = pointer;
         read->epoch = cbd_read_epoch(pointer);
+        read->ordinal = cbd_read_ordinal(pointer);
         read->fetched = status == CBD_STATUS_OK || status == CBD_STATUS_END;
     }
     if (status == CBD_STATUS_OK)
@@ -93,31 +95,33 @@ static PyObject *read_begin(PyObject *self, PyObject *Py_UNUSED(unused))
 
 static PyMemberDef read_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Read, epoch), READONLY, "The epoch that the read is of; 0: nothing was sealed."},
+    {"ordinal", T_ULONGLONG, offsetof(Read, ordinal), READONLY,
+     "The ordinal that the read is as of, given or common; 0: it is of the newest state or of a stamp."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef read_methods[] = {
     {"fetch_read_next", read_fetch, METH_NOARGS,
-     "fetch_read_next()\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
+     "fetch_read_next($self)\n--\n\nThe next ReadGroup, which the caller releases, or None. Iterating gives groups that need no\n"
      "release: they end with their last reference, without a warning."},
-    {"release", read_release, METH_NOARGS, "release()\n--\n\nGives the read back; groups that were fetched stay valid."},
+    {"release", read_release, METH_NOARGS, "release($self)\n--\n\nGives the read back; groups that were fetched stay valid."},
     {"__enter__", read_begin, METH_NOARGS, NULL},
     {"__exit__", read_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Read_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Read",
-    .tp_doc = "The groups of one read, all of one epoch. Iterates over them; a context manager.",
-    .tp_basicsize = sizeof(Read),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = read_dealloc,
-    .tp_finalize = read_finalize,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = read_next,
-    .tp_methods = read_methods,
-    .tp_members = read_members,
+static PyType_Slot read_slots[] = {
+    {Py_tp_doc, "The groups of one read, all of one epoch. Iterates over them; a context manager."},
+    {Py_tp_dealloc, read_dealloc},
+    {Py_tp_finalize, read_finalize},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, read_next},
+    {Py_tp_methods, read_methods},
+    {Py_tp_members, read_members},
+    {0, NULL},
 };
+
+PyType_Spec Read_Spec = {.name = "callboard.Read", .basicsize = sizeof(Read), .flags = OBJECT_FLAGS, .slots = read_slots};
 
 /* ---- opening one ------------------------------------------------------------------- */
 
@@ -147,17 +151,41 @@ cbd_read *open_read(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObj
 
 /* ---- Stage's methods ------------------------------------------------------------------------- */
 
+/* Which of at, aligned, stamp_ns and nearest is given. 0, or -1 with an exception. */
+static int convert_range(PyObject *at, int aligned, PyObject *stamp_ns, int nearest, PyObject *since, cbd_range *range)
+{
+    if ((at != Py_None) + (aligned != 0) + (stamp_ns != Py_None) > 1) {
+        PyErr_SetString(PyExc_ValueError, "at, aligned and stamp_ns exclude one another: a read is as of one of them");
+        return -1;
+    }
+    if (nearest && stamp_ns == Py_None) {
+        PyErr_SetString(PyExc_ValueError, "nearest needs stamp_ns, the stamp to be near to");
+        return -1;
+    }
+    if (at != Py_None)
+        range->at_what = CBD_AT_ORDINAL;
+    else if (aligned)
+        range->at_what = CBD_AT_COMMON;
+    else if (stamp_ns != Py_None)
+        range->at_what = nearest ? CBD_AT_NEAREST_STAMP : CBD_AT_STAMP;
+    range->has_since = since != Py_None;
+    if ((at != Py_None && convert_u64(at, "at", &range->at) < 0) ||
+        (stamp_ns != Py_None && convert_u64(stamp_ns, "stamp_ns", &range->at) < 0) ||
+        (since != Py_None && convert_u64(since, "since", &range->since) < 0))
+        return -1;
+    return 0;
+}
+
 static PyObject *stage_read_attributes(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"query", "attributes", "at", "since", NULL};
-    PyObject *query, *attributes, *at = Py_None, *since = Py_None;
+    static char *names[] = {"query", "attributes", "at", "since", "aligned", "stamp_ns", "nearest", NULL};
+    PyObject *query, *attributes, *at = Py_None, *since = Py_None, *stamp_ns = Py_None;
+    int aligned = 0, nearest = 0;
     cbd_range range = {0, 0, 0, 0};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO:read_attributes", names, &query, &attributes, &at, &since) ||
-        (at != Py_None && convert_u64(at, "at", &range.at) < 0) ||
-        (since != Py_None && convert_u64(since, "since", &range.since) < 0))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOpOp:read_attributes", names, &query, &attributes, &at, &since,
+                                     &aligned, &stamp_ns, &nearest) ||
+        convert_range(at, aligned, stamp_ns, nearest, since, &range) < 0)
         return NULL;
-    range.has_at = at != Py_None;
-    range.has_since = since != Py_None;
     cbd_read *read = open_read((Stage *)self, NULL, query, attributes, &range, NULL);
     return read == NULL ? NULL : read_new(read);
 }
@@ -197,22 +225,28 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
 
 PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_VARARGS | METH_KEYWORDS,
-     "read_attributes(query, attributes, *, at=None, since=None)\n--\n\nThe newest sealed state of the attributes (a name or "
+     "read_attributes($self, query, attributes, *, at=None, since=None, aligned=False, stamp_ns=None, nearest=False)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
      "exist or was never sealed gives no\ngroup.\n\n"
      "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
      "written, and groups with is_delete of prims that are gone. Both: what changed up to at.\n\n"
+     "aligned: attributes of producers that are not equally far, at one tick: as of the highest ordinal through which\n"
+     "all of them are sealed, which Read.ordinal tells. Those that nobody wrote or sealed do not count. stamp_ns: attributes\n"
+     "that have no ordinals in common, at one time: of each what was sealed last with a stamp of at most stamp_ns, or,\n"
+     "with nearest, what came after it where its stamp is nearer; ReadGroup.stamp_ns tells what was found. Stamps are those of\n"
+     "the seals (advance_write_floor's stamp_ns, or the broker's clock) and are expected to rise. An attribute that runs\n"
+     "ahead of others needs as many versions as it is ahead: declare(retain=).\n\n"
      "Raises LimitReached when this client has too much pinned, naming its oldest pins; FloorViolation for an\nat above "
      "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
-     "before the frontier; InvalidArgument for a since above at."},
+     "before the frontier; InvalidArgument for a since above at, or with a stamp."},
     {"frontier", stage_frontier, METH_O,
-     "frontier(name)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
+     "frontier($self, name, /)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
      "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
     {"latest", stage_latest, METH_O,
-     "latest(name)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
+     "latest($self, name, /)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
      "Raises NotFound."},
     {"snapshot", stage_snapshot, METH_NOARGS,
-     "snapshot()\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
+     "snapshot($self)\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
     {"_snapshot", stage_managed_snapshot, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -34,7 +34,7 @@ typedef struct {
 PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32_t unmap_flags, bool root)
 {
     struct hold *hold = hold_new(session);
-    MapSession *self = hold == NULL ? NULL : PyObject_New(MapSession, &MapSession_Type);
+    MapSession *self = hold == NULL ? NULL : PyObject_New(MapSession, MapSession_Type);
     if (self == NULL) {
         if (hold != NULL)
             hold_drop(hold);
@@ -42,7 +42,7 @@ PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32
             cbd_session_release(session);
         return hold == NULL ? PyErr_NoMemory() : NULL;
     }
-    self->stage = (Stage *)Py_NewRef(stage);
+    self->stage = (Stage *)Py_NewRef((PyObject *)stage);
     self->hold = hold;
     self->name = Py_NewRef(name);
     self->unmap_flags = unmap_flags;
@@ -74,7 +74,7 @@ static void session_finalize(PyObject *self)
 
 static void session_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, session_finalize))
         return;
     MapSession *session = (MapSession *)self;
     for (size_t i = 0; i < session->count; i++)
@@ -84,7 +84,7 @@ static void session_dealloc(PyObject *self)
     Py_XDECREF(session->op);
     Py_DECREF(session->name);
     Py_DECREF(session->stage);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static int check_open(MapSession *session)
@@ -95,7 +95,7 @@ static int check_open(MapSession *session)
     }
     if (!session->ended)
         return 0;
-    raise_format(CBD_STATUS_INVALID_HANDLE, "this map session of '%.200s' has ended", PyUnicode_AsUTF8(session->name));
+    raise_format(CBD_STATUS_INVALID_HANDLE, "this map session of '%.200s' has ended", PyUnicode_AsUTF8AndSize(session->name, NULL));
     return -1;
 }
 
@@ -143,11 +143,11 @@ static PyObject *session_next(PyObject *self)
 {
     MapSession *session = (MapSession *)self;
     struct staging *staging = group_at(session, session->next);
-    Group *group = staging == NULL ? NULL : PyObject_New(Group, &Group_Type);
+    Group *group = staging == NULL ? NULL : PyObject_New(Group, Group_Type);
     if (group == NULL)
         return NULL;
     session->next++;
-    group->session = (MapSession *)Py_NewRef(session);
+    group->session = (MapSession *)Py_NewRef((PyObject *)session);
     staging_retain(staging);
     group->staging = staging;
     group->prims = NULL;
@@ -204,7 +204,7 @@ static PyObject *unmap(MapSession *session, uint32_t flags)
     session->ended = true;
     for (size_t i = 0; i < session->count; i++)
         session->groups[i]->unmapped = true;
-    Py_XSETREF(session->op, op_new(session->stage, op));
+    replace(&session->op, op_new(session->stage, op));
     return session->op;
 }
 
@@ -284,7 +284,7 @@ static struct staging *only_group(MapSession *session)
 {
     if (cbd_session_group_count(session->hold->session) > 1) {
         raise_format(CBD_STATUS_INVALID_ARGUMENT, "this map session of '%.200s' has several groups, each with memory of its own: iterate over it",
-                     PyUnicode_AsUTF8(session->name));
+                     PyUnicode_AsUTF8AndSize(session->name, NULL));
         return NULL;
     }
     struct staging *staging = group_at(session, 0);
@@ -292,7 +292,7 @@ static struct staging *only_group(MapSession *session)
         raise_format(CBD_STATUS_NOT_FOUND, "this map session has no group");
     if (staging != NULL && staging->group->arrays != NULL) {
         raise_format(CBD_STATUS_INVALID_ARGUMENT, "'%.200s' is of kind array: each prim's row has a length of its own; use the "
-                     "group's array(i)", PyUnicode_AsUTF8(session->name));
+                     "group's array(i)", PyUnicode_AsUTF8AndSize(session->name, NULL));
         return NULL;
     }
     return staging;
@@ -346,13 +346,13 @@ static PyMemberDef session_members[] = {
 
 static PyMethodDef session_methods[] = {
     {"fetch_map_next", session_fetch, METH_NOARGS,
-     "fetch_map_next()\n--\n\nThe next Group, or None. Of a session of several groups (group_rows) it claims one that nobody has."},
+     "fetch_map_next($self)\n--\n\nThe next Group, or None. Of a session of several groups (group_rows) it claims one that nobody has."},
     {"unmap_attribute", (PyCFunction)(void (*)(void))session_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap_attribute(*, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
+     "unmap_attribute($self, *, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
      "Op.\ncopy: the broker copies, although it could take the block over. seal: seals the ordinal in the same step.\n"
      "The Op of a session of several groups is done when every group was unmapped, by whomever.\n"
      "Raises InvalidHandle when the session has ended, FloorViolation."},
-    {"abort", session_abort, METH_NOARGS, "abort()\n--\n\nEnds the session; nothing of it becomes visible. One of several "
+    {"abort", session_abort, METH_NOARGS, "abort($self)\n--\n\nEnds the session; nothing of it becomes visible. One of several "
      "groups can be\naborted while its final unmap still waits for other clients. It does not wait for the broker: another\n"
      "client that is told of it must not seal the ordinal before an op that was submitted after it has ended (R7)."},
     {"__enter__", session_begin, METH_NOARGS, NULL},
@@ -360,20 +360,20 @@ static PyMethodDef session_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject MapSession_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.MapSession",
-    .tp_doc = "Staging memory to fill in place. Iterates over its groups. As a context manager it commits at the end of\n"
-              "the block, and aborts on an exception.",
-    .tp_basicsize = sizeof(MapSession),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = session_dealloc,
-    .tp_finalize = session_finalize,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = session_next,
-    .tp_methods = session_methods,
-    .tp_members = session_members,
-    .tp_getset = session_getset,
+static PyType_Slot map_session_slots[] = {
+    {Py_tp_doc, "Staging memory to fill in place. Iterates over its groups. As a context manager it commits at the end of\n"
+                "the block, and aborts on an exception."},
+    {Py_tp_dealloc, session_dealloc},
+    {Py_tp_finalize, session_finalize},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, session_next},
+    {Py_tp_methods, session_methods},
+    {Py_tp_members, session_members},
+    {Py_tp_getset, session_getset},
+    {0, NULL},
 };
+
+PyType_Spec MapSession_Spec = {.name = "callboard.MapSession", .basicsize = sizeof(MapSession), .flags = OBJECT_FLAGS, .slots = map_session_slots};
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
@@ -383,7 +383,7 @@ static void group_dealloc(PyObject *self)
     staging_drop(group->staging);
     Py_XDECREF(group->prims);
     Py_DECREF(group->session);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 /* NULL with an exception: the group was handed back. */
@@ -393,7 +393,7 @@ static const cbd_group *group_open(PyObject *self)
     if (!group->staging->unmapped && !group->session->ended)
         return group->staging->group;
     raise_format(CBD_STATUS_INVALID_HANDLE, "this group of '%.200s' was unmapped or its session has ended",
-                 PyUnicode_AsUTF8(group->session->name));
+                 PyUnicode_AsUTF8AndSize(group->session->name, NULL));
     return NULL;
 }
 
@@ -408,12 +408,13 @@ static const cbd_group *group_with(PyObject *self, Py_ssize_t index)
 
 static PyObject *group_array(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"i", "flat", NULL};
+    static char *names[] = {"i", "flat", "readonly", NULL};
     Py_ssize_t index = 0;
-    int flat = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$p:array", names, &index, &flat) || group_with(self, index) == NULL)
+    int flat = 0, readonly = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n$pp:array", names, &index, &flat, &readonly) ||
+        group_with(self, index) == NULL)
         return NULL;
-    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, index, false, false);
+    View *view = group_view(((Group *)self)->session, ((Group *)self)->staging, index, readonly != 0, false);
     return view_array(flat ? view_flat(view) : view);
 }
 
@@ -534,26 +535,29 @@ static PyGetSetDef group_getset[] = {
 
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
-     "array(i=0, *, flat=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, *row_shape[, lanes]);\n"
-     "flat: one dimension. Without NumPy a View. One that is kept past the end makes the broker copy (rule M1)."},
+     "array($self, i=0, *, flat=False, readonly=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, "
+     "*row_shape[, lanes]), of kind array\n(n[, lanes]); flat: one dimension; readonly: to look at what is there. Without NumPy "
+     "a View. One that is kept\npast the end makes the broker copy (rule M1). Nothing looks at what is filled in: bool is 0 or "
+     "1.\nRaises IndexError for a tensor that does not exist, InvalidHandle after the group was handed back."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "dlpack(i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes."},
+     "dlpack($self, i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes; readonly: one that must "
+     "not write. Raises as array."},
     {"unmap", (PyCFunction)(void (*)(void))group_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap(*, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
+     "unmap($self, *, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
      "group that was claimed the Op fails with InvalidHandle when the session was aborted meanwhile, and with FloorViolation\n"
      "when a seal passed its ordinal."},
     {"give_up", group_give_up, METH_NOARGS,
-     "give_up()\n--\n\nGives a group of a session of several back unfilled, for somebody else to claim. Does nothing to one that\n"
+     "give_up($self)\n--\n\nGives a group of a session of several back unfilled, for somebody else to claim. Does nothing to one that\n"
      "was handed back. Raises InvalidHandle where the session has one group only: abort that."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Group_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Group",
-    .tp_doc = "Some rows of a map session. Belongs to its session.",
-    .tp_basicsize = sizeof(Group),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = group_dealloc,
-    .tp_methods = group_methods,
-    .tp_getset = group_getset,
+static PyType_Slot group_slots[] = {
+    {Py_tp_doc, "Some rows of a map session. Belongs to its session."},
+    {Py_tp_dealloc, group_dealloc},
+    {Py_tp_methods, group_methods},
+    {Py_tp_getset, group_getset},
+    {0, NULL},
 };
+
+PyType_Spec Group_Spec = {.name = "callboard.Group", .basicsize = sizeof(Group), .flags = OBJECT_FLAGS, .slots = group_slots};

@@ -24,13 +24,13 @@ static void give_back(void *snapshot)
 
 static PyObject *snapshot_new(Stage *stage, cbd_snapshot *snapshot)
 {
-    Snapshot *self = PyObject_New(Snapshot, &Snapshot_Type);
+    Snapshot *self = PyObject_New(Snapshot, Snapshot_Type);
     if (self == NULL) {
         cbd_snapshot_release(snapshot);
         return NULL;
     }
     self->handle = (struct handle){snapshot, 0, false};
-    self->stage = (Stage *)Py_NewRef(stage);
+    self->stage = (Stage *)Py_NewRef((PyObject *)stage);
     self->epoch = cbd_snapshot_epoch(snapshot);
     self->stamp_ns = cbd_snapshot_stamp(snapshot);
     self->managed = false;
@@ -49,11 +49,11 @@ static void snapshot_finalize(PyObject *self)
 
 static void snapshot_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, snapshot_finalize))
         return;
     Py_DECREF(((Snapshot *)self)->stage);
     Py_XDECREF(((Snapshot *)self)->cursor);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *snapshot_release(PyObject *self, PyObject *Py_UNUSED(args))
@@ -78,8 +78,10 @@ static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keyword
     Snapshot *snapshot = (Snapshot *)self;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$O:read", names, &query, &attributes, &since))
         return NULL;
-    if (since != Py_None && !Py_IS_TYPE(since, &Cursor_Type))
-        return PyErr_Format(PyExc_TypeError, "since must be the cursor of a snapshot or None, not %.100s", Py_TYPE(since)->tp_name);
+    if (since != Py_None && !Py_IS_TYPE(since, Cursor_Type)) {
+        refuse_type("since", "the cursor of a snapshot or None", since);
+        return NULL;
+    }
     cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)
         return NULL;
@@ -179,13 +181,13 @@ static PyObject *snapshot_cursor(PyObject *self, void *Py_UNUSED(closure))
     handle_leave(&snapshot->handle, give_back);
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
-    Cursor *object = PyObject_New(Cursor, &Cursor_Type);
+    Cursor *object = PyObject_New(Cursor, Cursor_Type);
     if (object == NULL) {
         cbd_cursor_release(cursor);
         return NULL;
     }
     object->cursor = cursor;
-    Py_XSETREF(snapshot->cursor, (PyObject *)object); /* another thread may have been faster */
+    replace(&snapshot->cursor, (PyObject *)object); /* another thread may have been faster */
     return Py_NewRef(snapshot->cursor);
 }
 
@@ -195,8 +197,6 @@ static PyObject *snapshot_repr(PyObject *self)
     return PyUnicode_FromFormat("<callboard.Snapshot of epoch %llu%s>", (unsigned long long)snapshot->epoch,
                                 snapshot->handle.released ? ", released" : "");
 }
-
-static PyMappingMethods snapshot_mapping = {.mp_subscript = snapshot_get};
 
 static PyMemberDef snapshot_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Snapshot, epoch), READONLY, "The epoch; 0: nothing was sealed."},
@@ -213,41 +213,41 @@ static PyGetSetDef snapshot_getset[] = {
 
 static PyMethodDef snapshot_methods[] = {
     {"read", (PyCFunction)(void (*)(void))snapshot_read, METH_VARARGS | METH_KEYWORDS,
-     "read(query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
+     "read($self, query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
      "earlier snapshot: only what changed\nin between, the rows that were written and groups with is_delete of prims that are "
      "gone. Reads from cursor to\ncursor have each sealed change exactly once; the first of them is one without since. Raises "
      "OutOfRange when\nmore was deleted since than is remembered: then read the whole."},
     {"floor", (PyCFunction)(void (*)(void))snapshot_floor, METH_VARARGS | METH_KEYWORDS,
-     "floor(name=None)\n--\n\nAs Stage.write_floor, at the snapshot's epoch."},
+     "floor($self, name=None)\n--\n\nAs Stage.write_floor, at the snapshot's epoch."},
     {"torch", (PyCFunction)(void (*)(void))snapshot_torch, METH_VARARGS | METH_KEYWORDS,
-     "torch(name, *, copy=True)\n--\n\nsnapshot[name] as a torch.Tensor; see View.torch."},
-    {"release", snapshot_release, METH_NOARGS, "release()\n--\n\nGives the snapshot back; views stay valid."},
+     "torch($self, name, *, copy=True)\n--\n\nsnapshot[name] as a torch.Tensor; see View.torch."},
+    {"release", snapshot_release, METH_NOARGS, "release($self)\n--\n\nGives the snapshot back; views stay valid."},
     {"__enter__", snapshot_begin, METH_NOARGS, NULL},
     {"__exit__", snapshot_release, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Snapshot_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Snapshot",
-    .tp_doc = "Everything as of one epoch. snapshot[name] is the View of an attribute's value on the prim \"/\". A context\n"
-              "manager.",
-    .tp_basicsize = sizeof(Snapshot),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = snapshot_dealloc,
-    .tp_finalize = snapshot_finalize,
-    .tp_repr = snapshot_repr,
-    .tp_as_mapping = &snapshot_mapping,
-    .tp_methods = snapshot_methods,
-    .tp_members = snapshot_members,
-    .tp_getset = snapshot_getset,
+static PyType_Slot snapshot_slots[] = {
+    {Py_tp_doc, "Everything as of one epoch. snapshot[name] is the View of an attribute's value on the prim \"/\". A context\n"
+                "manager."},
+    {Py_tp_dealloc, snapshot_dealloc},
+    {Py_tp_finalize, snapshot_finalize},
+    {Py_tp_repr, snapshot_repr},
+    {Py_mp_subscript, snapshot_get},
+    {Py_tp_methods, snapshot_methods},
+    {Py_tp_members, snapshot_members},
+    {Py_tp_getset, snapshot_getset},
+    {0, NULL},
 };
+
+PyType_Spec Snapshot_Spec = {.name = "callboard.Snapshot", .basicsize = sizeof(Snapshot), .flags = OBJECT_FLAGS, .slots = snapshot_slots};
 
 /* ---- cursors --------------------------------------------------------------------------- */
 
 static void cursor_dealloc(PyObject *self)
 {
     cbd_cursor_release(((Cursor *)self)->cursor);
-    PyObject_Free(self);
+    object_free(self);
 }
 
 static PyObject *cursor_epoch(PyObject *self, void *Py_UNUSED(closure))
@@ -265,15 +265,15 @@ static PyGetSetDef cursor_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyTypeObject Cursor_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.Cursor",
-    .tp_doc = "How far a snapshot goes: see Snapshot.read. It holds nothing of the stage, whose generation it is of.",
-    .tp_basicsize = sizeof(Cursor),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = cursor_dealloc,
-    .tp_repr = cursor_repr,
-    .tp_getset = cursor_getset,
+static PyType_Slot cursor_slots[] = {
+    {Py_tp_doc, "How far a snapshot goes: see Snapshot.read. It holds nothing of the stage, whose generation it is of."},
+    {Py_tp_dealloc, cursor_dealloc},
+    {Py_tp_repr, cursor_repr},
+    {Py_tp_getset, cursor_getset},
+    {0, NULL},
 };
+
+PyType_Spec Cursor_Spec = {.name = "callboard.Cursor", .basicsize = sizeof(Cursor), .flags = OBJECT_FLAGS, .slots = cursor_slots};
 
 /* ---- making one, for Stage ------------------------------------------------------------ */
 

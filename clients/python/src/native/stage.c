@@ -1,8 +1,10 @@
 /* Stage: connecting, what it tells about itself, waiting for the next epoch, strings. */
 #include "native.h"
 
+#include <structmember.h>
+
 /* Never without the GIL: a string from cbd_resolve is borrowed until the stage is
- * closed, and is copied with the GIL held. Closing waits for nobody. */
+ * closed, and is copied with the GIL held. Closing waits for nobody who may want it. */
 static void close_stage(Stage *self)
 {
     if (self->closed)
@@ -66,7 +68,7 @@ static PyObject *stage_new(PyTypeObject *type, PyObject *args, PyObject *keyword
             options.reattach_ns = UINT64_MAX - 1; /* for ever */
     }
 
-    Stage *self = (Stage *)type->tp_alloc(type, 0);
+    Stage *self = (Stage *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->closed = true;
@@ -96,14 +98,15 @@ static void stage_finalize(PyObject *self)
 
 static void stage_dealloc(PyObject *self)
 {
-    if (PyObject_CallFinalizerFromDealloc(self) < 0)
+    if (finalizer_revives(self, stage_finalize))
         return;
     Stage *stage = (Stage *)self;
     if (stage->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
     Py_XDECREF(stage->names);
+    Py_XDECREF(stage->events);
     cbd_stage_release(stage->stage);
-    Py_TYPE(self)->tp_free(self);
+    object_free(self);
 }
 
 static PyObject *stage_close(PyObject *self, PyObject *args, PyObject *keywords)
@@ -351,7 +354,7 @@ static PyObject *stage_list_groups(PyObject *self, PyObject *attribute)
         if (item == NULL)
             Py_CLEAR(list);
         else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+            PyList_SetItem(list, (Py_ssize_t)i, item);
     }
     PyMem_Free(groups);
     return list;
@@ -404,22 +407,22 @@ static PyGetSetDef stage_getset[] = {
 
 static PyMethodDef stage_methods[] = {
     {"close", (PyCFunction)(void (*)(void))stage_close, METH_VARARGS | METH_KEYWORDS,
-     "close(*, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
+     "close($self, *, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
      "stay valid.\nif_idle: refuses with OperationFailed while anything of the stage is in use, and lists it: map sessions,\n"
      "queries, ops, reads, snapshots, views. The stage then stays open, and close can be called again."},
     {"__enter__", stage_begin, METH_NOARGS, NULL},
     {"__exit__", stage_end, METH_VARARGS, NULL},
-    {"info", stage_info, METH_NOARGS, "info()\n--\n\nWhat the stage tells about itself and this client, a dict."},
+    {"info", stage_info, METH_NOARGS, "info($self)\n--\n\nWhat the stage tells about itself and this client, a dict."},
     {"attributes", stage_attributes, METH_NOARGS,
-     "attributes()\n--\n\nA dict for each attribute: name, dtype, row_shape, semantic, settings and counters."},
+     "attributes($self)\n--\n\nA dict for each attribute: name, dtype, row_shape, semantic, settings and counters."},
     {"write_floor", (PyCFunction)(void (*)(void))stage_write_floor, METH_VARARGS | METH_KEYWORDS,
-     "write_floor(name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
+     "write_floor($self, name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
     {"follow", (PyCFunction)(void (*)(void))stage_follow, METH_VARARGS | METH_KEYWORDS,
-     "follow(after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
+     "follow($self, after=None, timeout=None)\n--\n\nWaits until the epoch is above `after` (None: the current one); returns it.\n"
      "timeout: seconds; None: for ever; 0: looks once. Raises Timeout, and SessionEnded when the broker was\n"
      "stopped, or was killed and not started anew in time, or close() was called."},
     {"query_from_path_list", (PyCFunction)(void (*)(void))stage_query_from_path_list, METH_VARARGS | METH_KEYWORDS,
-     "query_from_path_list(paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
+     "query_from_path_list($self, paths)\n--\n\nA Query of the prims with these paths, in this order. They need not exist. Each\n"
      "starts with '/', and its names are not empty. Waits for the broker. Raises InvalidArgument, which names the path and\n"
      "its place in the list."},
     {"_list_groups", stage_list_groups, METH_O, NULL},
@@ -429,15 +432,22 @@ static PyMethodDef stage_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject Stage_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard._native.Stage",
-    .tp_doc = "A session with a stage; see callboard.Stage.",
-    .tp_basicsize = sizeof(Stage),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_new = stage_new,
-    .tp_dealloc = stage_dealloc,
-    .tp_finalize = stage_finalize,
-    .tp_methods = stage_methods,
-    .tp_getset = stage_getset,
-    .tp_weaklistoffset = offsetof(Stage, weakrefs),
-};
+static PyMemberDef stage_members[] = {WEAKREFS(Stage), {NULL, 0, 0, 0, NULL}};
+
+PyType_Spec *stage_spec(void)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "A session with a stage; see callboard.Stage."},
+        {Py_tp_new, stage_new},
+        {Py_tp_dealloc, stage_dealloc},
+        {Py_tp_finalize, stage_finalize},
+        {Py_tp_getset, stage_getset},
+        {Py_tp_members, stage_members},
+        {Py_tp_methods, NULL}, /* the last */
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name = "callboard._native.Stage", .basicsize = sizeof(Stage), .flags = BASE_FLAGS, .slots = slots};
+    PyMethodDef *const lists[] = {stage_methods, stage_write_methods, stage_read_methods, stage_filter_methods, stage_events_methods};
+    slots[sizeof slots / sizeof slots[0] - 2].pfunc = joined(lists, sizeof lists / sizeof lists[0]);
+    return slots[sizeof slots / sizeof slots[0] - 2].pfunc == NULL ? NULL : &spec;
+}

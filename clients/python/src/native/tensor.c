@@ -21,33 +21,42 @@ static int refuse_elements(PyObject *from, const char *format)
     return -1;
 }
 
+/* The letters of the struct module that have a type here, and the bytes that they stand for, natively and by the
+ * standard: 0, none. F and D are complex, which NumPy writes as Zf and Zd. */
+static const struct letter {
+    char letter;
+    uint8_t code, native, standard;
+} letters[] = {
+    {'?', CBD_DTYPE_BOOL, 1, 1},  {'b', CBD_DTYPE_INT, 1, 1},   {'h', CBD_DTYPE_INT, 2, 2},      {'i', CBD_DTYPE_INT, 4, 4},
+    {'l', CBD_DTYPE_INT, 8, 4},   {'q', CBD_DTYPE_INT, 8, 8},   {'n', CBD_DTYPE_INT, 8, 0},      {'B', CBD_DTYPE_UINT, 1, 1},
+    {'c', CBD_DTYPE_UINT, 1, 1},  {'H', CBD_DTYPE_UINT, 2, 2},  {'I', CBD_DTYPE_UINT, 4, 4},     {'L', CBD_DTYPE_UINT, 8, 4},
+    {'Q', CBD_DTYPE_UINT, 8, 8},  {'N', CBD_DTYPE_UINT, 8, 0},  {'e', CBD_DTYPE_FLOAT, 2, 2},    {'f', CBD_DTYPE_FLOAT, 4, 4},
+    {'d', CBD_DTYPE_FLOAT, 8, 8}, {'F', CBD_DTYPE_COMPLEX, 8, 8}, {'D', CBD_DTYPE_COMPLEX, 16, 16},
+};
+
+static const struct letter *letter_of(const char *text)
+{
+    char letter = text[0] != 'Z' ? text[0] : text[1] == 'f' ? 'F' : text[1] == 'd' ? 'D' : 0;
+    if (letter == 0 || text[text[0] == 'Z' ? 2 : 1] != 0)
+        return NULL; /* several fields, or padding */
+    for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++)
+        if (letters[i].letter == letter)
+            return &letters[i];
+    return NULL;
+}
+
 /* The element type of a buffer, from the struct module's notation. */
 static int format_of(PyObject *from, const Py_buffer *buffer, cbd_tensor *tensor)
 {
-    const char *format = buffer->format == NULL ? "B" : buffer->format, *at = format;
-    if (*at == '>' || *at == '!') {
+    const char *format = buffer->format == NULL ? "B" : buffer->format;
+    const struct letter *letter = letter_of(format + (strchr("@=<>!^", format[0]) != NULL && format[0] != 0));
+    if (letter == NULL || (buffer->itemsize != letter->native && buffer->itemsize != letter->standard))
+        return refuse_elements(from, format);
+    if ((format[0] == '>' || format[0] == '!') && buffer->itemsize > 1) {
         PyErr_Format(PyExc_ValueError, "the array is big-endian (%s); convert it to native order first", format);
         return -1;
     }
-    if (*at == '@' || *at == '=' || *at == '<' || *at == '^')
-        at++;
-    bool complex = *at == 'Z';
-    if (complex)
-        at++;
-    int code = -1;
-    if (complex)
-        code = *at == 'f' || *at == 'd' ? CBD_DTYPE_COMPLEX : -1;
-    else if (*at != 0 && strchr("bhilqn", *at) != NULL)
-        code = CBD_DTYPE_INT;
-    else if (*at != 0 && strchr("BHILQNc", *at) != NULL)
-        code = CBD_DTYPE_UINT;
-    else if (*at != 0 && strchr("efd", *at) != NULL)
-        code = CBD_DTYPE_FLOAT;
-    else if (*at == '?')
-        code = CBD_DTYPE_BOOL;
-    if (code < 0 || at[1] != 0 || buffer->itemsize < 1 || buffer->itemsize > 16)
-        return refuse_elements(from, format);
-    tensor->code = (uint8_t)code;
+    tensor->code = letter->code;
     tensor->bits = (uint8_t)(buffer->itemsize * 8);
     tensor->lanes = 1;
     return 0;
@@ -56,8 +65,7 @@ static int format_of(PyObject *from, const Py_buffer *buffer, cbd_tensor *tensor
 /* NumPy exports single dates as the bytes that they are made of. */
 static bool is_date(PyObject *from)
 {
-    const char *type = Py_TYPE(from)->tp_name;
-    return strcmp(type, "numpy.datetime64") == 0 || strcmp(type, "numpy.timedelta64") == 0;
+    return has_type_name(from, "datetime64") || has_type_name(from, "timedelta64");
 }
 
 int input_room(struct input *input, int ndim)
@@ -72,47 +80,88 @@ int input_room(struct input *input, int ndim)
     return 0;
 }
 
-static int from_buffer(struct input *input, PyObject *from)
+static int from_buffer(struct input *input, PyObject *from);
+static int from_dlpack(struct input *input, PyObject *from);
+
+/* What gave no buffer, for a reason that is set: for want of a format, which bfloat16 and float8 lack, and dates. The
+ * first come by DLPack, or from NumPy, which cannot, as their bits. Sets the exception anew where it knows more. */
+static int from_formatless(struct input *input, PyObject *from)
 {
-    if (is_date(from))
-        return refuse_elements(from, "B");
-    if (PyObject_GetBuffer(from, &input->buffer, PyBUF_RECORDS_RO) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_ValueError) && PyObject_HasAttrString(from, "dtype"))
-            return refuse_elements(from, "?"); /* dates and times have no format */
+    PyObject *type, *value, *traceback;
+    uint8_t code = 0, bits = 0;
+    uint16_t lanes;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *dtype = PyObject_GetAttrString(from, "dtype");
+    int known = dtype == NULL ? -1 : convert_dtype(dtype, &code, &bits, &lanes);
+    bool other = dtype == NULL || (known == 0 && !is_opaque(code));
+    Py_XDECREF(dtype);
+    if (other) { /* it was something else */
+        PyErr_Restore(type, value, traceback);
         return -1;
     }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    if (known < 0)
+        return refuse_elements(from, "?");
+    if (!PyObject_HasAttrString(from, "__array_interface__"))
+        return from_dlpack(input, from);
+    PyObject *integers = PyObject_CallMethod(from, "view", "s", bits == 8 ? "u1" : "u2");
+    int result = integers == NULL ? -1 : from_buffer(input, integers);
+    Py_XDECREF(integers); /* the buffer keeps it */
+    input->tensor.code = code;
+    return result;
+}
+
+/* Rows of pointers, and steps that are not whole elements: a field of packed records. */
+static bool must_be_gathered(const Py_buffer *buffer)
+{
+    for (int i = 0; i < buffer->ndim; i++)
+        if ((buffer->suboffsets != NULL && buffer->suboffsets[i] >= 0) ||
+            (buffer->strides != NULL && buffer->strides[i] % buffer->itemsize != 0))
+            return true;
+    return false;
+}
+
+static int from_buffer(struct input *input, PyObject *from)
+{
+    bool is_view = PyObject_TypeCheck(from, View_Type); /* it knows more than a format can say */
+    if (PyObject_GetBuffer(from, &input->buffer, is_view ? PyBUF_STRIDED_RO : PyBUF_FULL_RO) < 0)
+        return from_formatless(input, from);
     input->has_buffer = true;
     Py_buffer *buffer = &input->buffer;
     cbd_tensor *tensor = &input->tensor;
-    if (format_of(from, buffer, tensor) < 0)
+    if (is_view)
+        *tensor = (cbd_tensor){.code = ((View *)from)->code, .bits = ((View *)from)->bits, .lanes = 1};
+    else if (format_of(from, buffer, tensor) < 0)
         return -1;
-    if (PyObject_TypeCheck(from, &View_Type)) /* it knows more than its format can say */
-        tensor->code = ((View *)from)->code;
+    if (tensor->code == CBD_DTYPE_UINT && buffer->itemsize == 1 && is_date(from))
+        return refuse_elements(from, "B");
+    if (buffer->ndim > 0 && buffer->shape == NULL) {
+        PyErr_Format(PyExc_BufferError, "the buffer has %d dimensions and no shape", buffer->ndim);
+        return -1;
+    }
     if (input_room(input, buffer->ndim) < 0)
         return -1;
     tensor->data = buffer->buf;
     tensor->ndim = buffer->ndim;
     tensor->shape = input->shape;
-    tensor->strides = input->strides;
-    bool whole = true; /* strides are whole elements */
+    tensor->strides = buffer->strides == NULL ? NULL : input->strides; /* of ctypes there are none, though asked for */
     for (int i = 0; i < buffer->ndim; i++) {
         input->shape[i] = buffer->shape[i];
-        input->strides[i] = buffer->strides[i] / buffer->itemsize;
-        if (buffer->strides[i] % buffer->itemsize != 0)
-            whole = false;
+        if (buffer->strides != NULL)
+            input->strides[i] = buffer->strides[i] / buffer->itemsize;
     }
-    if (!whole) { /* a field of packed records: made compact here */
-        input->copy = PyMem_Malloc(buffer->len > 0 ? (size_t)buffer->len : 1);
-        if (input->copy == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        if (PyBuffer_ToContiguous(input->copy, buffer, buffer->len, 'C') < 0)
-            return -1;
-        tensor->data = input->copy;
-        tensor->strides = NULL;
+    if (!must_be_gathered(buffer))
+        return 0;
+    input->gathered = PyMem_Malloc(buffer->len > 0 ? (size_t)buffer->len : 1);
+    if (input->gathered == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
-    return 0;
+    tensor->data = input->gathered;
+    tensor->strides = NULL;
+    return PyBuffer_ToContiguous(input->gathered, buffer, buffer->len, 'C');
 }
 
 static int from_dlpack(struct input *input, PyObject *from)
@@ -121,10 +170,10 @@ static int from_dlpack(struct input *input, PyObject *from)
     if (device == NULL)
         return -1;
     int type = 0, id = 0;
-    int parsed = PyTuple_Check(device) && PyTuple_GET_SIZE(device) == 2;
+    int parsed = PyTuple_Check(device) && PyTuple_Size(device) == 2;
     if (parsed) { /* enums of integers come here too */
-        type = (int)PyLong_AsLong(PyTuple_GET_ITEM(device, 0));
-        id = (int)PyLong_AsLong(PyTuple_GET_ITEM(device, 1));
+        type = (int)PyLong_AsLong(PyTuple_GetItem(device, 0));
+        id = (int)PyLong_AsLong(PyTuple_GetItem(device, 1));
     }
     Py_DECREF(device);
     if (PyErr_Occurred())
@@ -162,11 +211,13 @@ static int from_dlpack(struct input *input, PyObject *from)
 /* A list of tensors is not one tensor: NumPy would stack them, and the rows would be guessed. */
 static int refuse_list_of_tensors(PyObject *list)
 {
-    Py_ssize_t size = PySequence_Fast_GET_SIZE(list);
-    if (size == 0)
-        return 0;
-    PyObject *first = PySequence_Fast_GET_ITEM(list, 0);
-    if (!PyObject_HasAttrString(first, "__dlpack__") && !PyMemoryView_Check(first) && !PyBytes_Check(first))
+    Py_ssize_t size = PySequence_Size(list);
+    PyObject *first = size <= 0 ? NULL : PySequence_GetItem(list, 0);
+    if (first == NULL)
+        return size == 0 ? 0 : -1;
+    bool tensor = PyObject_HasAttrString(first, "__dlpack__") || PyMemoryView_Check(first) || PyBytes_Check(first);
+    Py_DECREF(first);
+    if (!tensor)
         return 0;
     raise_format(CBD_STATUS_INVALID_ARGUMENT, "got a list of %zd tensors, expected one tensor: a fixed attribute takes "
                                               "exactly one", size);
@@ -184,13 +235,10 @@ static int from_numbers(struct input *input, PyObject *from)
         asarray = numpy_function("asarray");
     if (asarray == NULL) {
         if (!PyErr_Occurred())
-            PyErr_Format(PyExc_TypeError,
-                         "the data must be an array (buffer protocol or DLPack; with NumPy also numbers and lists), not "
-                         "%.100s",
-                         Py_TYPE(from)->tp_name);
+            refuse_type("the data", "an array (buffer protocol or DLPack; with NumPy also numbers and lists)", from);
         return -1;
     }
-    PyObject *array = PyObject_CallOneArg(asarray, from);
+    PyObject *array = PyObject_CallFunctionObjArgs(asarray, from, NULL);
     Py_DECREF(asarray);
     if (array == NULL)
         return -1;
@@ -207,8 +255,7 @@ static int apply_dtype(cbd_tensor *tensor, PyObject *dtype)
     uint16_t lanes;
     if (convert_dtype(dtype, &code, &bits, &lanes) < 0)
         return -1;
-    bool opaque = code == CBD_DTYPE_BFLOAT || code > CBD_DTYPE_BOOL;
-    if (bits != tensor->bits || (code != tensor->code && !(opaque && tensor->code == CBD_DTYPE_UINT))) {
+    if (bits != tensor->bits || (code != tensor->code && !(is_opaque(code) && tensor->code == CBD_DTYPE_UINT))) {
         PyObject *has = dtype_object(tensor->code, tensor->bits, tensor->lanes);
         PyErr_Format(PyExc_ValueError, "dtype is %S, the data is %S; nothing is converted", dtype, has);
         Py_XDECREF(has);
@@ -232,11 +279,14 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
     memset(&input->tensor, 0, sizeof input->tensor);
     input->shape = input->few;
     input->has_buffer = input->versioned = false;
-    input->managed = input->copy = NULL;
+    input->managed = input->gathered = NULL;
+    input->folded = NULL;
 
     int result;
     if (PyObject_CheckBuffer(from))
         result = from_buffer(input, from);
+    else if ((result = exchange_take(from, input)) != 0)
+        result = result < 0 ? -1 : 0;
     else if (PyObject_HasAttrString(from, "__dlpack__") && PyObject_HasAttrString(from, "__dlpack_device__"))
         result = from_dlpack(input, from);
     else
@@ -250,23 +300,11 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 
 /* ---- elements of an array attribute --------------------------------------------------- */
 
-/* Row-major, from dimension `at` on. */
-static char *copy_compact(char *to, const char *from, const cbd_tensor *tensor, int32_t at, int64_t item)
-{
-    if (at == tensor->ndim) {
-        memcpy(to, from, (size_t)item);
-        return to + item;
-    }
-    for (int64_t i = 0; i < tensor->shape[at]; i++)
-        to = copy_compact(to, from + i * tensor->strides[at] * item, tensor, at + 1, item);
-    return to;
-}
-
 /* Makes lanes of the trailing dimensions, in place where they lie compact. */
 static int fold_lanes(struct input *input, uint16_t lanes)
 {
     cbd_tensor *tensor = &input->tensor;
-    int64_t folded = tensor->lanes, item = tensor->bits / 8 * (int64_t)tensor->lanes, count = 1;
+    int64_t folded = tensor->lanes;
     int32_t kept = tensor->ndim;
     bool compact = true;
     if (tensor->lanes == lanes)
@@ -277,20 +315,17 @@ static int fold_lanes(struct input *input, uint16_t lanes)
         folded *= tensor->shape[kept - 1];
     }
     int64_t by = folded / tensor->lanes;
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        count *= tensor->shape[i];
-        if (i < kept && tensor->strides != NULL && tensor->strides[i] % by != 0)
+    for (int32_t i = 0; i < kept && tensor->strides != NULL; i++)
+        if (tensor->strides[i] % by != 0)
             compact = false;
-    }
-    if (!compact && count > 0) {
-        void *copy = PyMem_Malloc((size_t)(count * item));
-        if (copy == NULL) {
-            PyErr_NoMemory();
+    if (!compact) {
+        cbd_error error;
+        cbd_status status = cbd_tensor_copy(tensor, &input->folded, &error);
+        if (status != CBD_STATUS_OK) {
+            raise_error(status, &error);
             return -1;
         }
-        copy_compact(copy, tensor->data, tensor, 0, item);
-        PyMem_Free(input->copy);
-        tensor->data = input->copy = copy;
+        tensor->data = input->folded->data;
         tensor->strides = NULL;
     }
     for (int32_t i = 0; i < kept && tensor->strides != NULL; i++)
@@ -327,11 +362,13 @@ void input_close(struct input *input)
         PyBuffer_Release(&input->buffer);
     if (input->managed != NULL)
         dlpack_give_back(input);
-    PyMem_Free(input->copy);
+    PyMem_Free(input->gathered);
+    cbd_tensor_free(input->folded);
     if (input->shape != input->few)
         PyMem_Free(input->shape);
     input->shape = input->few;
     input->has_buffer = false;
-    input->copy = NULL;
+    input->gathered = NULL;
+    input->folded = NULL;
     PyErr_Restore(type, value, traceback);
 }

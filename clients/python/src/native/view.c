@@ -13,7 +13,7 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
 {
     if (lease == NULL)
         return (View *)PyErr_NoMemory();
-    View *view = PyObject_New(View, &View_Type);
+    View *view = PyObject_New(View, View_Type);
     if (view == NULL) {
         lease_drop(lease);
         return NULL;
@@ -53,7 +53,25 @@ static void view_dealloc(PyObject *self)
         PyObject_ClearWeakRefs(self);
     lease_drop(view->lease);
     Py_XDECREF(view->attribute);
-    PyObject_Free(self);
+    object_free(self);
+}
+
+/* The same bytes as unsigned integers of their width. */
+static View *view_of_bits(const View *view)
+{
+    int64_t shape[CBD_NDIM_MAX];
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape[i];
+    lease_retain(view->lease);
+    View *bits = view_new(view->lease, view->data, view->readonly, CBD_DTYPE_UINT, view->bits, view->ndim, shape);
+    if (bits != NULL) {
+        bits->attribute = Py_XNewRef(view->attribute);
+        bits->ordinal = view->ordinal;
+        bits->epoch = view->epoch;
+        bits->floor = view->floor;
+        bits->stamp_ns = view->stamp_ns;
+    }
+    return bits;
 }
 
 View *view_flat(View *view)
@@ -67,6 +85,18 @@ View *view_flat(View *view)
     return flat;
 }
 
+/* The array of a type that NumPy lacks, by way of its bits. Takes them. */
+static PyObject *opaque_array(const View *view, PyObject *bits)
+{
+    PyObject *dtype = bits == NULL ? NULL : dtype_object(view->code, view->bits, 1);
+    PyObject *has = dtype == NULL ? NULL : PyObject_GetAttrString(dtype, "numpy");
+    PyObject *array = has == NULL ? NULL : PyObject_CallMethod(bits, "view", "O", has);
+    Py_XDECREF(has);
+    Py_XDECREF(dtype);
+    Py_XDECREF(bits);
+    return array;
+}
+
 PyObject *view_array(View *view)
 {
     if (view == NULL)
@@ -74,7 +104,14 @@ PyObject *view_array(View *view)
     PyObject *asarray = numpy_function("asarray");
     if (asarray == NULL)
         return PyErr_Occurred() ? (Py_DECREF(view), NULL) : (PyObject *)view;
-    PyObject *array = PyObject_CallOneArg(asarray, (PyObject *)view);
+    PyObject *array;
+    if (is_opaque(view->code)) {
+        PyObject *bits = (PyObject *)view_of_bits(view);
+        array = opaque_array(view, bits == NULL ? NULL : PyObject_CallFunctionObjArgs(asarray, bits, NULL));
+        Py_XDECREF(bits);
+    } else {
+        array = PyObject_CallFunctionObjArgs(asarray, (PyObject *)view, NULL);
+    }
     Py_DECREF(asarray);
     Py_DECREF(view);
     return array;
@@ -92,44 +129,59 @@ PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits)
 
 /* ---- the buffer protocol ------------------------------------------------------- */
 
+/* Row-major is column-major too where at most one dimension has more than one step. */
+static bool is_column_major(const View *view)
+{
+    int wide = 0;
+    for (int i = 0; i < view->ndim; i++)
+        wide += view->shape[i] != 1;
+    return wide <= 1 || view->length_bytes == 0;
+}
+
 static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
 {
     View *view = (View *)self;
+    const char *refused = NULL;
     buffer->obj = NULL;
-    if ((flags & PyBUF_WRITABLE) && view->readonly) {
-        PyErr_SetString(PyExc_BufferError, "this view is read-only: others look at the same memory");
+    if ((flags & PyBUF_WRITABLE) && view->readonly)
+        refused = "this view is read-only: others look at the same memory";
+    else if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !is_column_major(view))
+        refused = "this view is row-major";
+    else if ((flags & PyBUF_FORMAT) && is_opaque(view->code))
+        refused = "a buffer has no format for bfloat16 and float8: take the view's bits, its numpy() or DLPack";
+    if (refused != NULL) {
+        PyErr_SetString(PyExc_BufferError, refused);
         return -1;
     }
-    if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && view->ndim > 1) {
-        PyErr_SetString(PyExc_BufferError, "this view is row-major");
-        return -1;
-    }
+    bool shaped = (flags & PyBUF_ND) == PyBUF_ND; /* else bytes, one after the other */
+    bool dimensions = shaped && view->ndim > 0;   /* a single value has neither extents nor strides */
     buffer->buf = view->data;
     buffer->len = view->length_bytes;
     buffer->itemsize = view->item_bytes;
     buffer->readonly = view->readonly;
-    buffer->ndim = view->ndim;
+    buffer->ndim = shaped ? view->ndim : 1;
     buffer->format = (flags & PyBUF_FORMAT) ? (char *)cbd_buffer_format(view->code, view->bits) : NULL;
-    buffer->shape = (flags & PyBUF_ND) ? view->shape : NULL;
-    buffer->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? view->strides : NULL;
+    buffer->shape = dimensions ? view->shape : NULL;
+    buffer->strides = dimensions && (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? view->strides : NULL;
     buffer->suboffsets = NULL;
     buffer->internal = NULL;
     buffer->obj = Py_NewRef(self);
     return 0;
 }
 
-static PyBufferProcs view_buffer = {view_getbuffer, NULL};
-
 /* ---- as an array ----------------------------------------------------------------------- */
 
-/* The NumPy array, or without NumPy a memoryview. */
+/* The NumPy array, or without NumPy a memoryview, which of a type without a format shows the bits. */
 static PyObject *view_plain(PyObject *self)
 {
     PyObject *array = view_array((View *)Py_NewRef(self));
     if (array != self)
         return array;
     Py_DECREF(array);
-    return PyMemoryView_FromObject(self);
+    PyObject *bits = is_opaque(((View *)self)->code) ? (PyObject *)view_of_bits((View *)self) : Py_NewRef(self);
+    PyObject *memory = bits == NULL ? NULL : PyMemoryView_FromObject(bits);
+    Py_XDECREF(bits);
+    return memory;
 }
 
 static PyObject *view_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -178,17 +230,8 @@ static PyObject *view_torch(PyObject *self, PyObject *args, PyObject *keywords)
     PyObject *torch = PyImport_ImportModule("torch.utils.dlpack");
     if (torch == NULL)
         return NULL;
-    PyObject *capsule, *result = NULL;
-    if (copy) {
-        PyObject *none = PyTuple_New(0), *options = Py_BuildValue("{s:O}", "copy", Py_True);
-        capsule = none == NULL || options == NULL ? NULL : view_dlpack(self, none, options);
-        Py_XDECREF(none);
-        Py_XDECREF(options);
-    } else {
-        capsule = view_capsule_writable((View *)self);
-    }
-    if (capsule != NULL)
-        result = PyObject_CallMethod(torch, "from_dlpack", "O", capsule);
+    PyObject *capsule = view_capsule((View *)self, false, copy ? CBD_DLPACK_COPY : 0);
+    PyObject *result = capsule == NULL ? NULL : PyObject_CallMethod(torch, "from_dlpack", "O", capsule);
     Py_XDECREF(capsule);
     Py_DECREF(torch);
     return result;
@@ -204,13 +247,13 @@ static PyObject *view_item(PyObject *self, PyObject *Py_UNUSED(unused))
     }
     View *one = view_new((lease_retain(view->lease), view->lease), view->data, true, view->code, view->bits, 0, NULL);
     PyObject *plain = one == NULL ? NULL : view_plain((PyObject *)one);
-    Py_XDECREF(one);
+    Py_XDECREF((PyObject *)one);
     PyObject *empty = plain == NULL ? NULL : PyTuple_New(0);
     PyObject *value = empty == NULL ? NULL : PyObject_GetItem(plain, empty);
     Py_XDECREF(empty);
     Py_XDECREF(plain);
     if (value != NULL && PyObject_HasAttrString(value, "item")) /* a scalar of NumPy */
-        Py_SETREF(value, PyObject_CallMethod(value, "item", NULL));
+        replace(&value, PyObject_CallMethod(value, "item", NULL));
     return value;
 }
 
@@ -282,9 +325,6 @@ static PyObject *view_iter(PyObject *self)
     return iterator;
 }
 
-static PyNumberMethods view_number = {.nb_float = view_float, .nb_int = view_int, .nb_bool = view_bool};
-static PyMappingMethods view_mapping = {view_length, view_subscript, view_assign};
-
 /* ---- what is known of it ------------------------------------------------------------------ */
 
 static PyObject *view_shape(PyObject *self, void *Py_UNUSED(closure))
@@ -305,6 +345,13 @@ static PyObject *view_dtype(PyObject *self, void *Py_UNUSED(closure))
 static PyObject *view_size(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromSsize_t(((View *)self)->length_bytes / ((View *)self)->item_bytes);
+}
+
+static PyObject *view_bits(PyObject *self, void *Py_UNUSED(closure))
+{
+    const View *view = (View *)self;
+    return view->bits <= 64 ? (PyObject *)view_of_bits(view)
+                            : raise_format(CBD_STATUS_NOT_SUPPORTED, "there are no unsigned integers of %d bits", view->bits);
 }
 
 static PyObject *view_semantic(PyObject *self, void *Py_UNUSED(closure))
@@ -337,6 +384,10 @@ static PyGetSetDef view_getset[] = {
     {"shape", view_shape, NULL, "The extents, a tuple.", NULL},
     {"strides", view_strides, NULL, "The steps in bytes, a tuple; always compact and row-major.", NULL},
     {"dtype", view_dtype, NULL, "The element type, a callboard.DType of one lane: lanes are the last dimension.", NULL},
+    {"bits", view_bits, NULL,
+     "The same memory as a View of unsigned integers of the element's width: of bfloat16 and float8, which buffers have\n"
+     "no format for, and of bool, whose bytes somebody may have filled with more than 0 and 1. Raises NotSupported for\n"
+     "complex128.", NULL},
     {"size", view_size, NULL, "The number of elements.", NULL},
     {"semantic", view_semantic, NULL, "What the numbers stand for, a callboard.Semantic.", NULL},
     {"attribute", view_attribute, NULL, "The attribute's name, or None.", NULL},
@@ -344,6 +395,7 @@ static PyGetSetDef view_getset[] = {
 };
 
 static PyMemberDef view_members[] = {
+    WEAKREFS(View),
     {"ndim", T_INT, offsetof(View, ndim), READONLY, "The number of dimensions."},
     {"itemsize", T_PYSSIZET, offsetof(View, item_bytes), READONLY, "Bytes of one element."},
     {"nbytes", T_PYSSIZET, offsetof(View, length_bytes), READONLY, "Bytes of all elements."},
@@ -356,36 +408,44 @@ static PyMemberDef view_members[] = {
 };
 
 static PyMethodDef view_methods[] = {
-    {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+    {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL | METH_KEYWORDS,
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "The view as a DLPack capsule, which keeps the data. Read-only data needs max_version >= (1, 0)\n"
      "or copy=True, else BufferError: the legacy capsule could not say that it is read-only."},
-    {"__dlpack_device__", view_dlpack_device, METH_NOARGS, "__dlpack_device__()\n--\n\nAlways (1, 0): host memory."},
+    {"__dlpack_device__", view_dlpack_device, METH_NOARGS, "__dlpack_device__($self)\n--\n\nAlways (1, 0): host memory."},
     {"__array__", (PyCFunction)(void (*)(void))view_as_array, METH_VARARGS | METH_KEYWORDS,
-     "__array__(dtype=None, copy=None)\n--\n\nA NumPy array; the same memory where that is possible."},
+     "__array__($self, dtype=None, copy=None)\n--\n\nA NumPy array; the same memory where that is possible. bfloat16 and float8 are of "
+     "ml_dtypes'\ntypes; without that package they are unsigned integers of their width, the bits."},
     {"numpy", view_numpy, METH_NOARGS,
-     "numpy()\n--\n\nA numpy.ndarray over the same memory, which it keeps. Read-only as the view is."},
+     "numpy($self)\n--\n\nA numpy.ndarray over the same memory, which it keeps. Read-only as the view is. Types\n"
+     "as of __array__. Raises ImportError without NumPy."},
     {"torch", (PyCFunction)(void (*)(void))view_torch, METH_VARARGS | METH_KEYWORDS,
-     "torch(*, copy=True)\n--\n\nA torch.Tensor. PyTorch knows no read-only tensors: with copy=False a write to it\n"
+     "torch($self, *, copy=True)\n--\n\nA torch.Tensor. PyTorch knows no read-only tensors: with copy=False a write to it\n"
      "stops the process or, in a map session, lands in the mapped memory."},
-    {"item", view_item, METH_NOARGS, "item()\n--\n\nThe one value, as a number of Python."},
+    {"item", view_item, METH_NOARGS, "item($self)\n--\n\nThe one value, as a number of Python."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject View_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "callboard.View",
-    .tp_doc = "An array in shared memory. Keeps its data as long as it, or anything made from it, lives: also after\n"
-              "its group, snapshot or stage is gone. numpy.asarray, memoryview and DLPack share the memory.",
-    .tp_basicsize = sizeof(View),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = view_dealloc,
-    .tp_repr = view_repr,
-    .tp_iter = view_iter,
-    .tp_as_number = &view_number,
-    .tp_as_mapping = &view_mapping,
-    .tp_as_buffer = &view_buffer,
-    .tp_methods = view_methods,
-    .tp_members = view_members,
-    .tp_getset = view_getset,
-    .tp_weaklistoffset = offsetof(View, weakrefs),
+static PyType_Slot view_slots[] = {
+    {Py_tp_doc, "An array in shared memory. Keeps its data as long as it, or anything made from it, lives: also after\n"
+                "its group, snapshot or stage is gone. numpy.asarray, memoryview and DLPack share the memory.\n\n"
+                "As a buffer it is row-major, in native byte order, with the struct module's formats ('?', 'e', 'f', ...;\n"
+                "complex is 'Zf' and 'Zd', as NumPy writes it). Raises BufferError for a writable buffer of a read-only view,\n"
+                "for column-major order, and for the format of bfloat16 and float8, which have none: see bits."},
+    {Py_tp_dealloc, view_dealloc},
+    {Py_tp_repr, view_repr},
+    {Py_tp_iter, view_iter},
+    {Py_nb_float, view_float},
+    {Py_nb_int, view_int},
+    {Py_nb_bool, view_bool},
+    {Py_mp_length, view_length},
+    {Py_mp_subscript, view_subscript},
+    {Py_mp_ass_subscript, view_assign},
+    {Py_bf_getbuffer, view_getbuffer},
+    {Py_tp_methods, view_methods},
+    {Py_tp_members, view_members},
+    {Py_tp_getset, view_getset},
+    {0, NULL},
 };
+
+PyType_Spec View_Spec = {.name = "callboard.View", .basicsize = sizeof(View), .flags = OBJECT_FLAGS, .slots = view_slots};

@@ -31,7 +31,7 @@ static int read_index_map(struct entry *entry, PyObject *from, bool counted)
     PyObject *list = PySequence_List(from);
     if (list == NULL)
         return -1;
-    uint64_t length = (uint64_t)PyList_GET_SIZE(list);
+    uint64_t length = (uint64_t)PyList_Size(list);
     int result = -1;
     if (!counted)
         entry->options.count = length;
@@ -46,7 +46,7 @@ static int read_index_map(struct entry *entry, PyObject *from, bool counted)
         result = 0;
         char element[ELEMENT_BYTES];
         for (uint64_t i = 0; result == 0 && i < length; i++)
-            result = convert_u32(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "index_map", i), 0, UINT32_MAX,
+            result = convert_u32(PyList_GetItem(list, (Py_ssize_t)i), element_of(element, "index_map", i), 0, UINT32_MAX,
                                  &entry->index_map[i]);
     }
     entry->options.index_map = entry->index_map;
@@ -61,7 +61,7 @@ static int read_mask(struct entry *entry, PyObject *from)
     PyObject *list = PySequence_List(from);
     if (list == NULL)
         return -1;
-    uint64_t length = (uint64_t)PyList_GET_SIZE(list), needed = (entry->options.count + 63) / 64;
+    uint64_t length = (uint64_t)PyList_Size(list), needed = (entry->options.count + 63) / 64;
     int result = -1;
     if (length < needed) {
         PyErr_Format(PyExc_ValueError, "mask has %llu words of 64 bits, a count of %llu needs %llu",
@@ -72,7 +72,7 @@ static int read_mask(struct entry *entry, PyObject *from)
         result = 0;
         char element[ELEMENT_BYTES];
         for (uint64_t i = 0; result == 0 && i < length; i++)
-            result = convert_u64(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "mask", i), &entry->mask[i]);
+            result = convert_u64(PyList_GetItem(list, (Py_ssize_t)i), element_of(element, "mask", i), &entry->mask[i]);
     }
     entry->options.mask = entry->mask;
     entry->options.mask_words = length;
@@ -129,10 +129,14 @@ static bool is_list_of_rows(PyObject *array)
 {
     if (!PyList_Check(array) && !PyTuple_Check(array))
         return false;
-    if (PySequence_Fast_GET_SIZE(array) == 0)
+    PyObject *first = PySequence_Size(array) == 0 ? NULL : PySequence_GetItem(array, 0);
+    if (first == NULL) {
+        PyErr_Clear(); /* another thread has emptied it */
         return true;
-    PyObject *first = PySequence_Fast_GET_ITEM(array, 0);
-    return !PyFloat_Check(first) && !PyLong_Check(first) && !PyComplex_Check(first);
+    }
+    bool number = PyFloat_Check(first) || PyLong_Check(first) || PyComplex_Check(first);
+    Py_DECREF(first);
+    return !number;
 }
 
 /* Says in which of several something is wrong. */
@@ -155,13 +159,13 @@ static int open_rows(struct entry *entry, const struct said *said)
     PyObject *list = PySequence_Tuple(said->array); /* another thread may change a list meanwhile */
     if (list == NULL)
         return -1;
-    uint64_t count = (uint64_t)PyTuple_GET_SIZE(list), open = 0;
+    uint64_t count = (uint64_t)PyTuple_Size(list), open = 0;
     if (count == 0)
         PyErr_SetString(PyExc_ValueError, "array is an empty list, which has no element type: give an empty array for no rows");
     else if ((entry->rows = PyMem_New(struct input, count)) == NULL || (entry->tensors = PyMem_New(cbd_tensor, count)) == NULL)
         PyErr_NoMemory();
     for (; !PyErr_Occurred() && open < count; open++) {
-        if (input_open_elements(&entry->rows[open], PyTuple_GET_ITEM(list, (Py_ssize_t)open), said->dtype) < 0) {
+        if (input_open_elements(&entry->rows[open], PyTuple_GetItem(list, (Py_ssize_t)open), said->dtype) < 0) {
             name_row(open);
             break;
         }
@@ -256,7 +260,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
     cbd_query *pointer = query_enter(query);
     if (pointer == NULL)
         return NULL;
-    size_t count = (size_t)PyList_GET_SIZE(list), open = 0;
+    size_t count = (size_t)PyList_Size(list), open = 0;
     struct entry *entries = PyMem_New(struct entry, count + 1);
     cbd_write_entry *writes = PyMem_New(cbd_write_entry, count + 1);
     if (entries == NULL || writes == NULL)
@@ -265,7 +269,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
         PyObject *name;
         struct said said;
         const char *text;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, (Py_ssize_t)open), "OOOpOOOOO", &name, &said.array, &said.semantic,
+        if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)open), "OOOpOOOOO", &name, &said.array, &said.semantic,
                               &said.is_array, &said.row_shape, &said.count, &said.index_map, &said.mask, &said.dtype) ||
             (text = convert_attribute((Stage *)self, name, "name")) == NULL || entry_open(&entries[open], &said) < 0)
             break;
@@ -293,7 +297,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
 /* A Query as it is, or paths made into one: a new reference. */
 static PyObject *query_of(PyObject *stage, PyObject *paths)
 {
-    if (PyObject_TypeCheck(paths, &Query_Type))
+    if (PyObject_TypeCheck(paths, Query_Type))
         return Py_NewRef(paths);
     return PyObject_CallMethod(stage, "query_from_path_list", "O", paths);
 }
@@ -405,13 +409,13 @@ static uint64_t *read_sizes(PyObject *from, uint64_t *count)
     PyObject *list = PySequence_List(from);
     if (list == NULL)
         return NULL;
-    *count = (uint64_t)PyList_GET_SIZE(list);
+    *count = (uint64_t)PyList_Size(list);
     uint64_t *sizes = PyMem_New(uint64_t, *count + 1);
     if (sizes == NULL)
         PyErr_NoMemory();
     for (uint64_t i = 0; sizes != NULL && i < *count; i++) {
         char element[ELEMENT_BYTES];
-        if (convert_u64(PyList_GET_ITEM(list, (Py_ssize_t)i), element_of(element, "element_sizes", i), &sizes[i]) < 0) {
+        if (convert_u64(PyList_GetItem(list, (Py_ssize_t)i), element_of(element, "element_sizes", i), &sizes[i]) < 0) {
             PyMem_Free(sizes);
             sizes = NULL;
         }
@@ -591,8 +595,8 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
 
 PyMethodDef stage_write_methods[] = {
     {"write_attribute", WITH_KEYWORDS(stage_write_attribute),
-     "write_attribute(query, name, array, *, ordinal, semantic=Semantic.NONE, is_array=False, row_shape=None, count=None, "
-     "index_map=None, mask=None, prim_mode=PrimMode.UPSERT, dtype=None)\n--\n\n"
+     "write_attribute($self, query, name, array, *, ordinal, semantic=callboard.Semantic.NONE, is_array=False, row_shape=None, count=None, "
+     "index_map=None, mask=None, prim_mode=callboard.PrimMode.UPSERT, dtype=None)\n--\n\n"
      "Copies rows into the attribute of the query's prims at an ordinal; returns an Op. array has the shape\n"
      "(len(query), *row_shape[, lanes]); without a row shape trailing dimensions fold into lanes, at most 255.\n"
      "Any strides; the array may be changed when the call returns. dtype: what the data is, where the array\n"
@@ -606,34 +610,34 @@ PyMethodDef stage_write_methods[] = {
      "index_map as its highest entry says.\n"
      "Raises InvalidArgument (shape, type, semantic), FloorViolation (ordinal 0, or sealed), NotSupported, QueueFull."},
     {"publish", WITH_KEYWORDS(stage_publish),
-     "publish(name, array, *, paths=None, semantic=Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
+     "publish($self, name, array, *, paths=None, semantic=callboard.Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
      "Copies the array once and seals it at the next ordinal, which is returned. The prim is '/' and row_shape\n"
      "is array.shape; with paths (or a Query) the first dimension counts prims and the rest is row_shape.\n"
      "timeout: seconds; None: for ever."},
     {"map_attribute", WITH_KEYWORDS(stage_map_attribute),
-     "map_attribute(query, name, *, dtype=None, ordinal, element_sizes=None, row_shape=None, init='none', "
-     "semantic=Semantic.NONE, group_rows=0, prim_mode=PrimMode.UPSERT, is_array=False)\n--\n\n"
+     "map_attribute($self, query, name, *, dtype=None, ordinal, element_sizes=None, row_shape=None, init='none', "
+     "semantic=callboard.Semantic.NONE, group_rows=0, prim_mode=callboard.PrimMode.UPSERT, is_array=False)\n--\n\n"
      "Memory for one row per prim, to be filled in place: a MapSession. dtype and row_shape may be left out for\n"
      "an attribute that exists. init: 'none' (unspecified bytes), 'zero', 'current' (the sealed values).\n"
      "is_array: of each prim a row of element_sizes[i] elements; fill the group's array(i).\n"
      "Waits for the broker. Raises InvalidArgument, FloorViolation, NotSupported, OutOfMemory."},
     {"map", WITH_KEYWORDS(stage_map),
-     "map(name, shape=None, dtype=None, *, paths=None, semantic=Semantic.NONE, init='none')\n--\n\n"
+     "map($self, name, shape=None, dtype=None, *, paths=None, semantic=callboard.Semantic.NONE, init='none')\n--\n\n"
      "A MapSession for the prim '/', or for paths: fill its `array` in a with-block. Leaving the block commits and\n"
      "seals the next ordinal. No copy, unless a view of the array is still alive then. shape and dtype may be left\n"
      "out for an attribute that exists."},
     {"advance_write_floor", WITH_KEYWORDS(stage_advance_write_floor),
-     "advance_write_floor(ordinal, *, scope=Scope.ALL, attributes=(), stamp_ns=0)\n--\n\n"
+     "advance_write_floor($self, ordinal, *, scope=callboard.Scope.ALL, attributes=(), stamp_ns=0)\n--\n\n"
      "Seals everything up to the ordinal, for the attributes in scope, and publishes it as one epoch; returns an\n"
      "Op with floor and epoch. stamp_ns: the application's time; 0: the broker's clock. A floor never falls."},
     {"delete_attributes", WITH_KEYWORDS(stage_delete_attributes),
-     "delete_attributes(query, attributes, *, ordinal)\n--\n\n"
+     "delete_attributes($self, query, attributes, *, ordinal)\n--\n\n"
      "Takes the attributes from the query's prims at an ordinal; [] is all that they carry, so that the prims are\n"
      "gone. Returns an Op. It shows with the seal of its ordinal: later reads leave the prims out, views that are\n"
      "held stay, and another dtype is accepted. What a prim does not carry is no error.\n"
      "Raises FloorViolation (ordinal 0, or sealed), NotSupported (a reserved name), InvalidArgument, QueueFull."},
     {"declare", WITH_KEYWORDS(stage_declare),
-     "declare(name, *, dtype, row_shape=(), semantic=Semantic.NONE, device='cpu', is_array=False, retain=None, "
+     "declare($self, name, *, dtype, row_shape=(), semantic=callboard.Semantic.NONE, device='cpu', is_array=False, retain=None, "
      "handoff=None)\n--\n\nStates an attribute's schema and settings before anybody writes it; returns an Op.\n"
      "retain: versions that are kept; handoff: 'adopt' or 'copy'; None: as the stage says. An attribute that exists with\n"
      "this schema is accepted, and its settings change where others are named.\n"

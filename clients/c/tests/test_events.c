@@ -1,0 +1,385 @@
+/* Event loops: when the descriptor is readable, and what threads and descriptors it costs. */
+#include "fake_broker.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static cbd_error error;
+
+#define SECONDS(n) ((n) * 1000) /* for poll */
+#define MOMENT_MS 20            /* in which nothing is to happen */
+
+static cbd_stage *connect_for(uint64_t reattach_ns)
+{
+    cbd_connect_options options = {.reattach_ns = reattach_ns};
+    cbd_stage *stage;
+    CHECK_STATUS(cbd_connect("fake", &options, &stage, &error), CBD_STATUS_OK);
+    return stage;
+}
+
+static cbd_events *events_of(cbd_stage *stage)
+{
+    cbd_events *events;
+    CHECK_STATUS(cbd_events_open(stage, &events, &error), CBD_STATUS_OK);
+    return events;
+}
+
+static bool readable(const cbd_events *events, int timeout_ms)
+{
+    struct pollfd look = {.fd = cbd_events_fileno(events), .events = POLLIN};
+    int ready = poll(&look, 1, timeout_ms);
+    CHECK(ready >= 0 && (ready == 0 || look.revents == POLLIN));
+    return ready == 1;
+}
+
+/* Drains until nothing is left, and gives the epoch. */
+static uint64_t quiet(cbd_events *events)
+{
+    uint64_t epoch;
+    do
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+    while (readable(events, MOMENT_MS));
+    return epoch;
+}
+
+static void wait_for_epoch(cbd_events *events, uint64_t wanted)
+{
+    for (uint64_t epoch = 0; epoch < wanted;) {
+        CHECK(readable(events, SECONDS(10)));
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+    }
+}
+
+static int entries(const char *directory)
+{
+    int n = 0;
+    DIR *d = opendir(directory);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+static int threads(void) { return entries("/proc/self/task"); }
+static int descriptors(void) { return entries("/proc/self/fd"); }
+
+/* The kernel takes a thread off the list a moment after it was joined. */
+static bool threads_become(int wanted)
+{
+    for (int i = 0; i < 10000; i++) {
+        if (threads() == wanted)
+            return true;
+        usleep(100);
+    }
+    return false;
+}
+
+static void it_is_a_level(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage);
+    uint64_t epoch = 7;
+    CHECK((fcntl(cbd_events_fileno(events), F_GETFD) & FD_CLOEXEC) && (fcntl(cbd_events_fileno(events), F_GETFL) & O_NONBLOCK));
+    CHECK(!readable(events, MOMENT_MS)); /* nothing was sealed */
+    CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+    CHECK(epoch == 0);
+    fake_epoch(f, 1);
+    CHECK(readable(events, SECONDS(10)) && readable(events, 0)); /* until it is drained */
+    CHECK(quiet(events) == 1);
+    for (uint64_t n = 2; n <= 50; n++)
+        fake_epoch(f, n);
+    wait_for_epoch(events, 50); /* the newest, no backlog */
+    CHECK(quiet(events) == 50);
+    cbd_events *late = events_of(stage); /* what was sealed before is news to it */
+    CHECK(readable(late, 0) && quiet(late) == 50 && !readable(events, MOMENT_MS));
+    fake_epoch(f, 51);
+    wait_for_epoch(events, 51); /* draining the one leaves the other */
+    CHECK(readable(late, SECONDS(10)) && quiet(late) == 51);
+    fake_epoch(f, (UINT64_C(1) << 32) + 51); /* the futex sees half of it: the turn finds it */
+    wait_for_epoch(events, (UINT64_C(1) << 32) + 51);
+    cbd_events_release(late);
+    cbd_events_release(events);
+    cbd_events_release(NULL);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+static void arguments_are_checked(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events;
+    CHECK_STATUS(cbd_events_open(stage, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_events_open(NULL, &events, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(events == NULL && cbd_events_fileno(NULL) == -1);
+    CHECK_STATUS(cbd_events_drain(NULL, NULL, &error), CBD_STATUS_INVALID_HANDLE);
+    cbd_stage_close(stage);
+    CHECK_STATUS(cbd_events_open(stage, &events, &error), CBD_STATUS_SESSION_ENDED);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* A seal between any two steps of drain and wait shows. */
+static void no_epoch_is_missed(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage);
+    int loop = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event one = {.events = EPOLLIN}; /* drained at once: level or edge is the same */
+    CHECK(loop >= 0 && epoll_ctl(loop, EPOLL_CTL_ADD, cbd_events_fileno(events), &one) == 0);
+    for (uint64_t n = 1; n <= 3000; n++) {
+        uint64_t seen = 0;
+        fake_epoch(f, n);
+        while (seen < n) {
+            CHECK(epoll_wait(loop, &one, 1, SECONDS(10)) == 1);
+            CHECK_STATUS(cbd_events_drain(events, &seen, &error), CBD_STATUS_OK);
+        }
+    }
+    close(loop);
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+struct draining {
+    cbd_events *events;
+    uint64_t last;
+};
+
+static void *drain_until(void *context)
+{
+    struct draining *d = context;
+    wait_for_epoch(d->events, d->last);
+    return NULL;
+}
+
+static void no_epoch_is_missed_while_seals_go_on(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    struct draining d[3];
+    pthread_t loops[3];
+    for (int i = 0; i < 3; i++) {
+        d[i] = (struct draining){events_of(stage), 5000};
+        CHECK(pthread_create(&loops[i], NULL, drain_until, &d[i]) == 0);
+    }
+    for (uint64_t n = 1; n <= 5000; n++)
+        fake_epoch(f, n); /* the last one shows, whatever came before */
+    for (int i = 0; i < 3; i++) {
+        pthread_join(loops[i], NULL);
+        cbd_events_release(d[i].events);
+    }
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* E12: a reader is not asleep for ever when the broker goes away. */
+static void the_end_is_told_and_stays(void)
+{
+    for (int said = 0; said < 2; said++) {
+        struct fake *f = fake_start();
+        cbd_stage *stage = connect_for(CBD_REATTACH_NEVER);
+        cbd_events *events = events_of(stage);
+        uint64_t epoch = 9;
+        fake_epoch(f, 3);
+        wait_for_epoch(events, 3);
+        CHECK(quiet(events) == 3);
+        fake_hang_up(f, said ? "no more" : NULL);
+        while (!atomic_load(&stage->ended))
+            usleep(1000); /* by the thread */
+        fake_epoch(f, 4); /* the last one; nobody has looked since */
+        CHECK(readable(events, SECONDS(10)));
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+        CHECK(epoch == 4 && readable(events, 0));
+        for (int i = 0; i < 3; i++) {
+            CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
+            CHECK(epoch == 0 && strstr(error.text, said ? "no more" : "hung up") != NULL && readable(events, SECONDS(10)));
+        }
+        cbd_events *late;
+        CHECK_STATUS(cbd_events_open(stage, &late, &error), CBD_STATUS_SESSION_ENDED);
+        cbd_stage_release(stage);
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
+        cbd_events_release(events); /* after the stage */
+        fake_stop(f);
+    }
+}
+
+/* B1: it is told of the loss and of the next broker, and epochs go on. */
+static void a_restart_is_followed(void)
+{
+    struct fake *f = fake_start();
+    f->features |= CBD_FEATURE_RECOVERY;
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage);
+    fake_epoch(f, 3);
+    wait_for_epoch(events, 3);
+    CHECK(quiet(events) == 3);
+    fake_die(f);
+    CHECK(readable(events, SECONDS(10)) && quiet(events) == 3);
+    fake_epoch(f, 4); /* sealed as the last thing, or by a broker that has not taken us up yet */
+    wait_for_epoch(events, 4);
+    CHECK(quiet(events) == 4);
+    fake_rise(f);
+    CHECK(readable(events, SECONDS(10)) && quiet(events) == 4); /* by nobody's wait but the thread's */
+    CHECK(atomic_load(&stage->reattach.link) == LINK_UP && cbd_stage_is_alive(stage));
+    fake_epoch(f, 5);
+    wait_for_epoch(events, 5);
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+static void no_broker_in_time_is_the_end(void)
+{
+    struct fake *f = fake_start();
+    f->features |= CBD_FEATURE_RECOVERY;
+    cbd_stage *stage = connect_for(300000000);
+    cbd_events *events = events_of(stage);
+    fake_die(f);
+    cbd_status status = CBD_STATUS_OK;
+    while (status == CBD_STATUS_OK) {
+        CHECK(readable(events, SECONDS(10)));
+        status = cbd_events_drain(events, NULL, &error);
+    }
+    CHECK(status == CBD_STATUS_SESSION_ENDED && strstr(error.text, "within 300 ms") != NULL && readable(events, 0));
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+static void *close_soon(void *stage)
+{
+    usleep(20000);
+    cbd_stage_close(stage);
+    return NULL;
+}
+
+static void closing_wakes_who_waits(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage);
+    pthread_t closer;
+    CHECK(pthread_create(&closer, NULL, close_soon, stage) == 0);
+    CHECK(readable(events, SECONDS(10)));
+    pthread_join(closer, NULL);
+    CHECK_STATUS(cbd_events_drain(events, NULL, &error), CBD_STATUS_SESSION_ENDED);
+    CHECK(strstr(error.text, "closed") != NULL && readable(events, 0));
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* No thread that was not asked for, none that outlives its events, and none that is waited for: stops that took the
+ * thread's turn of 100 ms would make 300 of them 30 s. */
+static void threads_and_descriptors_come_and_go(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_query *root;
+    CHECK_STATUS(cbd_root_query(stage, &root, &error), CBD_STATUS_OK); /* the broker is done with our hello */
+    cbd_query_release(root);
+    int threads_before = threads(), before = descriptors();
+    uint64_t begin = cbdi_now_ns();
+    for (int i = 0; i < 300; i++) {
+        cbd_events *first = events_of(stage), *second = events_of(stage);
+        CHECK(threads() == threads_before + 1 && descriptors() == before + 2); /* one for both */
+        cbd_events_release(i % 2 ? first : second);
+        CHECK(threads() == threads_before + 1);
+        usleep(1000); /* it sleeps by now */
+        cbd_events_release(i % 2 ? second : first);
+        CHECK(threads_become(threads_before) && descriptors() == before);
+    }
+    CHECK(cbdi_now_ns() - begin < UINT64_C(15000000000));
+    cbd_events *events = events_of(stage);
+    cbd_stage_close(stage);
+    CHECK(threads_become(threads_before)); /* and the descriptor stays: a loop may be waiting for it */
+    CHECK(fcntl(cbd_events_fileno(events), F_GETFD) >= 0);
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+static void *open_and_release(void *stage)
+{
+    for (int i = 0; i < 200; i++)
+        cbd_events_release(events_of(stage));
+    return NULL;
+}
+
+static void threads_of_the_program_may_open_at_once(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage);
+    pthread_t at[3];
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&at[i], NULL, open_and_release, stage) == 0);
+    for (uint64_t n = 1; n <= 500; n++)
+        fake_epoch(f, n);
+    for (int i = 0; i < 3; i++)
+        pthread_join(at[i], NULL);
+    wait_for_epoch(events, 500);
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* I4: the parent's events are not the child's to take, and it keeps none of its descriptors. */
+static void a_forked_child_has_none(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage), *released = events_of(stage);
+    fake_epoch(f, 2);
+    CHECK(readable(events, SECONDS(10)));
+    int fd = cbd_events_fileno(events);
+    pid_t child = fork();
+    if (child == 0) {
+        cbd_events *own = (cbd_events *)1;
+        bool fine = cbd_events_fileno(events) == -1 && fcntl(fd, F_GETFD) == -1 &&
+                    cbd_events_drain(events, NULL, &error) == CBD_STATUS_SESSION_ENDED && strstr(error.text, "parent") != NULL &&
+                    cbd_events_open(stage, &own, &error) == CBD_STATUS_SESSION_ENDED && own == NULL && threads() == 3; /* ".", "..", one */
+        cbd_events_release(released);
+        cbd_events_release(events);
+        cbd_stage_release(stage);
+        if (fine)
+            fake_child_ends();
+        _exit(1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(readable(events, 0) && quiet(events) == 2); /* the parent's are as they were */
+    fake_epoch(f, 3);
+    wait_for_epoch(events, 3);
+    cbd_events_release(events);
+    cbd_events_release(released);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    RUN(it_is_a_level);
+    RUN(arguments_are_checked);
+    RUN(no_epoch_is_missed);
+    atomic_store(&fake_shaking, 4);
+    RUN(no_epoch_is_missed_while_seals_go_on);
+    RUN(threads_of_the_program_may_open_at_once);
+    atomic_store(&fake_shaking, 0);
+    RUN(the_end_is_told_and_stays);
+    RUN(a_restart_is_followed);
+    RUN(no_broker_in_time_is_the_end);
+    RUN(closing_wakes_who_waits);
+    RUN(threads_and_descriptors_come_and_go);
+    RUN_ON_LINUX(a_forked_child_has_none, "a child has threads of its own");
+    return 0;
+}
