@@ -30,7 +30,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-bench lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	@$(C_CLIENT) all
@@ -40,7 +40,7 @@ build:
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-valgrind test-arm64 test-python test-bench
+test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench
 	@cat docs/conformance.md
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
@@ -77,6 +77,17 @@ arm64:
 test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'
 	@$(PY) -m pytest -q clients/python/tests
+
+# Every cell of docs/frameworks/matrix.md and the code of the pages beside it. MATRIX_ARGS=--update writes the table. The
+# pinned frameworks have releases for Python 3.11 and 3.12.
+test-matrix: build $(VENV)/.client $(VENV)/.test .venv-numpy1/.client .venv-matrix/.client
+	@echo 'test: NumPy, JAX and Warp'
+	@$(PY) -m pytest -q clients/python/frameworks $(MATRIX_ARGS)
+
+# The same with frameworks that bring gigabytes: PyTorch comes from PyPI with CUDA's libraries.
+test-frameworks: build $(VENV)/.client $(VENV)/.test .venv-frameworks/.client
+	@echo 'test: PyTorch and TensorFlow'
+	@$(PY) -m pytest -q clients/python/frameworks --frameworks torch,tensorflow $(MATRIX_ARGS)
 
 # That the figures can be made: a few rounds of each, thrown away.
 test-bench: build $(VENV)/.client
@@ -116,7 +127,7 @@ generate:
 
 clean:
 	@$(C_CLIENT) clean
-	rm -rf bin $(BUILD) $(VENV) clients/python/build clients/python/src/*.egg-info
+	rm -rf bin $(BUILD) $(VENV) .venv-* clients/python/build clients/python/src/*.egg-info
 
 # The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.
 
@@ -134,7 +145,26 @@ $(VENV)/.demo: examples/demo/requirements.txt $(VENV)/.made
 	@$(PIP) -r $<
 	@touch $@
 
-$(VENV)/.client: $(CLIENT_SOURCES) $(C_SOURCES) $(C_HEADERS) $(VENV)/.made
-	@echo 'set-up: Python client'
-	@$(PIP) --force-reinstall --no-deps ./clients/python
+$(VENV)/.client: $(BUILD)/wheel/.made $(VENV)/.made
+	@$(PIP) --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	@touch $@
+
+$(BUILD)/wheel/.made: $(CLIENT_SOURCES) $(C_SOURCES) $(C_HEADERS) $(VENV)/.made
+	@echo 'set-up: Python client'
+	@rm -rf $(@D)
+	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(@D) ./clients/python
+	@touch $@
+
+# The frameworks of the matrix: .venv-NAME has what requirements-NAME.txt says, and the same client.
+
+.venv-%/.made: clients/python/frameworks/requirements-%.txt scripts/make-venv
+	@echo 'set-up: $(@D)'
+	@scripts/make-venv $(PYTHON) $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.venv-%/.client: $(BUILD)/wheel/.made .venv-%/.made
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(BUILD)/wheel/*.whl
+	@touch $@
+
+.PRECIOUS: .venv-%/.made .venv-%/.client

@@ -79,7 +79,7 @@ func tree(t *testing.T) []string {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (slices.Contains(skipped, entry.Name()) || strings.HasSuffix(name, ".egg-info")):
+		case entry.IsDir() && (slices.Contains(skipped, entry.Name()) || strings.HasSuffix(name, ".egg-info") || strings.HasPrefix(name, ".venv-")):
 			return filepath.SkipDir
 		case entry.Type().IsRegular() && entry.Name() != ".git": // which is a file in a linked worktree
 			files = append(files, filepath.ToSlash(name))

@@ -310,7 +310,7 @@ func TestLongNames(t *testing.T) {
 	p.query("/still/here")
 }
 
-// B15: a row that no memory of this stage holds is refused when its schema is stated.
+// Field report B15: a row that no memory of this stage holds is refused when its schema is stated.
 func TestRowsLargerThanTheStage(t *testing.T) {
 	b := startBroker(t, nil)
 	p := attachPeer(t, b)

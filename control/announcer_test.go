@@ -137,7 +137,7 @@ func TestCommitOfMoreColumnsThanFitSaysHowManyAreMissing(t *testing.T) {
 }
 
 // The queue is bounded; what does not fit is counted, told on .health, and leaves a hole that a subscriber of the one
-// subject sees too.
+// subject sees too (field report E16).
 func TestGroupOverflowIsAGapEverywhere(t *testing.T) {
 	const queue, pushed = 8, 30
 	f := &fakePublisher{}

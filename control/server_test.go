@@ -142,7 +142,7 @@ func TestListensOnLoopbackOnly(t *testing.T) {
 	require.False(t, s.embedded.JetStreamEnabled())
 }
 
-// D3: a subscriber that is stopped (a raw socket that is never read) slows nobody down. Without NoFastProducerStall
+// Field report E16, design D3: a subscriber that is stopped (a raw socket that is never read) slows nobody down. Without NoFastProducerStall
 // the server holds up the publisher and this test runs for many seconds.
 func TestFrozenSubscriberDoesNotSlowTheAnnouncer(t *testing.T) {
 	s := startServer(t)

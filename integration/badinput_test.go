@@ -265,7 +265,7 @@ func TestGarbageOverNATS(t *testing.T) {
 }
 
 // Wrong values get a precise error at once, with the numbers in question, and change
-// nothing. Rule R6; behaviour 6, 8, 13, 44, 45, 65, 102, 120, 187, 231.
+// nothing. Rule R6; field report E7; behaviour 6, 8, 13, 44, 45, 65, 102, 120, 187, 231.
 func TestWrongValuesGetPreciseErrors(t *testing.T) {
 	s := startStage(t)
 	c := s.Dial("client")

@@ -126,12 +126,12 @@ func TestSixTicksWithADeleteGiveExactDeltas(t *testing.T) {
 	snap, err = reader.stage.Snapshot(t.Context())
 	require.NoError(t, err)
 	defer snap.Release()
-	for _, d := range []delta{since(3), reader.delta(snap.ReadSince(all, cursor, "x"))} {
+	for _, d := range []delta{since(3), reader.delta(snap.ReadSince(reader.ctx, all, cursor, "x"))} {
 		require.Equal(t, map[string]int64{"/e0": 600, "/e3": 603}, d.values)
 		require.Equal(t, map[string]uint64{"/e0": 6, "/e3": 6}, d.ordinal)
 		require.Equal(t, map[string]uint64{"/e1": 5}, d.gone)
 	}
-	require.Equal(t, map[string]int64{"/e0": 600, "/e2": 302, "/e3": 603, "/e4": 204}, reader.delta(snap.ReadSince(all, callboard.Cursor{}, "x")).values)
+	require.Equal(t, map[string]int64{"/e0": 600, "/e2": 302, "/e3": 603, "/e4": 204}, reader.delta(snap.ReadSince(reader.ctx, all, callboard.Cursor{}, "x")).values)
 	latest := reader.delta(reader.stage.ReadAttributes(t.Context(), all, []string{"x"}, callboard.ReadOptions{}))
 	require.Empty(t, latest.gone, "newest reads leave deleted prims out (behaviour 151)")
 	require.NotContains(t, latest.values, "/e1")
@@ -357,7 +357,7 @@ func TestDeltasFromCursorToCursorMissNothing(t *testing.T) {
 		}
 		snap, err := consumer.stage.Snapshot(t.Context())
 		require.NoError(t, err)
-		d, twin := consumer.delta(snap.ReadSince(all, cursor, "x")), consumer.delta(snap.ReadSince(all, cursor, "y"))
+		d, twin := consumer.delta(snap.ReadSince(consumer.ctx, all, cursor, "x")), consumer.delta(snap.ReadSince(consumer.ctx, all, cursor, "y"))
 		require.Equal(t, d, twin, "half a tick")
 		floor, err := snap.Floor("x")
 		require.NoError(t, err)
@@ -371,7 +371,7 @@ func TestDeltasFromCursorToCursorMissNothing(t *testing.T) {
 			require.EqualValues(t, value, d.ordinal[path])
 			seen[value], state[path] = true, value
 		}
-		whole := consumer.delta(snap.Read(all, "x"))
+		whole := consumer.delta(snap.Read(consumer.ctx, all, "x"))
 		require.Equal(t, whole.values, state, "the deltas add up")
 		cursor = snap.Cursor()
 		snap.Release()

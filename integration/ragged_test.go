@@ -84,9 +84,13 @@ func TestRaggedValuesOfGo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{0}, empty.Shape)
 	require.True(t, empty.ReadOnly)
-	exported, err := tensor.Export(&empty) // behaviour 300: each row is a tensor of its own
+	exported, err := g.ExportVersioned(1, 0) // behaviour 300: each row is a tensor of its own
 	require.NoError(t, err)
-	require.NotNil(t, exported)
+	back, err := tensor.ImportVersioned(exported)
+	require.NoError(t, err)
+	require.Equal(t, []byte("a"), back.Data)
+	require.True(t, back.ReadOnly)
+	tensor.Discard(exported)
 	for _, err := range []error{second(g.Bytes()), second(g.Array()), second(callboard.Values[uint8](g)), second(callboard.Rows[uint8](g)), second(g.Tensor(3)), second(g.Tensor(-1)), second(callboard.Row[uint16](g, 1))} {
 		require.ErrorIs(t, err, callboard.ErrInvalidArgument)
 	}
@@ -184,7 +188,7 @@ func TestLargeRaggedPayloadsAndSessions(t *testing.T) {
 	m, err := a.stage.MapAttribute(a.ctx, q, "x", callboard.MapOptions{Ordinal: 5, Init: callboard.InitCurrent, ElementSizes: []uint64{3, 0, 20_001, 1}})
 	require.NoError(t, err)
 	defer m.Abort()
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(a.ctx) {
 		require.NoError(t, err)
 		require.True(t, g.IsArray())
 		for i, row := range [][]uint32{want[0][:3], nil, append(slices.Clone(want[2]), 0), want[3][:1]} {

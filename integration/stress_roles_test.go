@@ -289,7 +289,7 @@ func (r *readerReport) keep(ctx context.Context, s *callboard.Stage, qa, qg *cal
 		q     *callboard.Query
 		names []string
 	}{{qa, []string{"alpha", "beta"}}, {qg, []string{"gamma", "delta"}}} {
-		read, err := snapshot.Read(part.q, part.names...)
+		read, err := snapshot.Read(ctx, part.q, part.names...)
 		if err != nil {
 			return nil, err
 		}
@@ -318,7 +318,7 @@ func (r *readerReport) look(ctx context.Context, s *callboard.Stage, qa, qg *cal
 		q     *callboard.Query
 		names [2]string
 	}{{qa, [2]string{"alpha", "beta"}}, {qg, [2]string{"gamma", "delta"}}} {
-		read, err := snapshot.Read(pair.q, pair.names[:]...)
+		read, err := snapshot.Read(ctx, pair.q, pair.names[:]...)
 		if err != nil {
 			return err
 		}

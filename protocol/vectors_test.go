@@ -66,7 +66,7 @@ func readVector(t *testing.T, name string) (sections []section) {
 }
 
 // TestVectorsDecodeToWhatTheySayAndEncodeBack: the committed bytes are the ABI; this
-// build, the C header and the Python module each read them by their own layout.
+// build, the C header and the Python module each read them by their own layout (field report D5).
 func TestVectorsDecodeToWhatTheySayAndEncodeBack(t *testing.T) {
 	types, left := map[string]reflect.Type{}, map[string]bool{}
 	for _, value := range listedStructs {

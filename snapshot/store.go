@@ -283,8 +283,11 @@ func StatusError(err error) *protocol.Error {
 	var te *tensor.Error
 	if errors.As(err, &te) {
 		status := protocol.StatusInvalidArgument
-		if te.Code == tensor.NotSupported {
+		switch te.Code {
+		case tensor.NotSupported:
 			status = protocol.StatusNotSupported
+		case tensor.OutOfMemory:
+			status = protocol.StatusOutOfMemory
 		}
 		return &protocol.Error{Status: status, Text: te.Text}
 	}

@@ -520,7 +520,7 @@ func TestAQueryThatGrowsBetweenMapAndUnmap(t *testing.T) {
 	f.checkBooks()
 }
 
-// TestAdoptThenScatterPaysOneCopy: rule S4. The adopted block is never written to.
+// TestAdoptThenScatterPaysOneCopy: rule S4, field report E18. The adopted block is never written to.
 func TestAdoptThenScatterPaysOneCopy(t *testing.T) {
 	f := newFixture(t, Config{Retain: 3}, 1<<30)
 	p := f.paths(100)

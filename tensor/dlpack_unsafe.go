@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"math/bits"
 	"structs"
 	"unsafe"
 )
@@ -62,89 +63,100 @@ const (
 // DLPackMajor is the major version whose layouts these are.
 const DLPackMajor = 1
 
-// Export describes t for a DLPack consumer. Strides are always written, and of
-// compact data they are the canonical ones also where a dimension has size 1,
-// since consumers differ in what they expect there. Rank zero has neither shape
-// nor strides. Pinned host memory is given as plain host memory.
+// ImportManaged reads what a DLPack producer in this process made. The tensor aliases the data: nothing is copied but
+// the shape. Strides must be those of row-major order, or nil, which producers before DLPack 1.2 write; where a
+// dimension is 1 its stride does not matter, nor does any of an empty tensor. No alignment is asked for.
 //
-// Ownership: the descriptor, its shape and its strides are one Go allocation
-// that t's data does not refer to; whoever passes them to C pins them
-// (runtime.Pinner) and keeps the data alive for as long. DLTensor has no
-// read-only flag: the caller carries t.ReadOnly into the managed form.
-func Export(t *Tensor) (*DLTensor, error) {
-	if err := t.CheckBounds(); err != nil {
-		return nil, err
+// Ownership: the deleter stays the caller's to call, also on failure, and the tensor is good until then. The caller
+// must trust the pointers: C tells nobody how much memory lies behind them.
+//
+// Errors: INVALID_ARGUMENT for nil and for what is no tensor; NOT_SUPPORTED for elements below 8 bits, for a device
+// other than the CPU and pinned host memory, and for strides of another order: take ImportManagedCopy.
+func ImportManaged(m *DLManagedTensor) (Tensor, error) {
+	if m == nil {
+		return Tensor{}, noManaged()
 	}
-	rank := len(t.Shape)
-	d := &DLTensor{
-		Device:     DLDevice{Type: int32(t.Device.Type), ID: int32(t.Device.ID)},
-		NDim:       int32(rank),
-		DType:      t.DType,
-		ByteOffset: t.ByteOffset,
-	}
-	if t.Device.Host() {
-		d.Device = DLDevice{Type: int32(DeviceCPU)}
-		d.Data = unsafe.Pointer(unsafe.SliceData(t.Data))
-	} else {
-		// A device address is no Go pointer; it is carried as one, never followed.
-		d.Data = *(*unsafe.Pointer)(unsafe.Pointer(&t.Address))
-	}
-	if rank == 0 {
-		return d, nil
-	}
-	both := make([]int64, 2*rank)
-	copy(both, t.Shape)
-	strides := both[rank:]
-	if t.Compact() {
-		canonicalStrides(strides, t.Shape)
-	} else {
-		copy(strides, t.Strides)
-	}
-	d.Shape, d.Strides = &both[0], &strides[0]
-	return d, nil
+	return compactOf(describe(&m.Tensor))
 }
 
-// canonicalStrides are those of a compact row-major tensor. A dimension of size
-// 0 counts as 1, so that empty tensors get sound strides too; since such a shape
-// has no checked product, the strides may wrap there, where none is ever used.
-func canonicalStrides(strides, shape []int64) {
-	step := int64(1)
-	for i := len(shape) - 1; i >= 0; i-- {
-		strides[i] = step
-		step *= max(shape[i], 1)
+// ImportVersioned is ImportManaged of the form since DLPack 1.0, and takes its read-only flag. Another major version is
+// NOT_SUPPORTED: all but its deleter may mean anything.
+func ImportVersioned(m *DLManagedTensorVersioned) (Tensor, error) {
+	if err := m.check(); err != nil {
+		return Tensor{}, err
 	}
+	t, err := compactOf(describe(&m.Tensor))
+	t.ReadOnly = err == nil && m.Flags&FlagReadOnly != 0
+	return t, err
 }
 
-// Import reads a descriptor that a DLPack producer in this process made. The
-// tensor aliases the data: nothing is copied but shape and strides. Strides may
-// be nil (producers before DLPack 1.2) and mean compact then. No alignment is
-// asked for. The caller keeps the producer's tensor alive, and must trust the
-// pointers: C tells nobody how much memory lies behind them.
-//
-// Host data become Data, which spans exactly the elements; of device data only
-// Address is kept.
-func Import(d *DLTensor) (Tensor, error) {
-	if d == nil {
-		return Tensor{}, invalid("DLPack tensor is NULL")
+// ImportManagedCopy copies a producer's tensor, of any strides (negative and 0 too), into row-major order. The
+// producer's may go when this returns; its deleter stays the caller's to call.
+func ImportManagedCopy(m *DLManagedTensor) (Tensor, error) {
+	if m == nil {
+		return Tensor{}, noManaged()
 	}
+	return copyOf(describe(&m.Tensor))
+}
+
+// ImportVersionedCopy is ImportManagedCopy of the form since DLPack 1.0. The copy may be written.
+func ImportVersionedCopy(m *DLManagedTensorVersioned) (Tensor, error) {
+	if err := m.check(); err != nil {
+		return Tensor{}, err
+	}
+	return copyOf(describe(&m.Tensor))
+}
+
+func noManaged() error { return invalid("managed: expected a DLPack tensor, got NULL") }
+
+func (m *DLManagedTensorVersioned) check() error {
+	if m == nil {
+		return noManaged()
+	}
+	if m.Version.Major != DLPackMajor {
+		return notSupported("the tensor comes as DLPack %d.%d: expected %d.x", m.Version.Major, m.Version.Minor, DLPackMajor)
+	}
+	return nil
+}
+
+func compactOf(t Tensor, err error) (Tensor, error) {
+	if err != nil {
+		return Tensor{}, err
+	}
+	if !t.Compact() {
+		return Tensor{}, notSupported("DLPack tensor has shape %s and strides %s: without a copy it must be row-major; import it with a copy",
+			formatShape(t.Shape), formatShape(t.Strides))
+	}
+	t.Strides = nil
+	return t, nil
+}
+
+func copyOf(t Tensor, err error) (Tensor, error) {
+	if err != nil {
+		return Tensor{}, err
+	}
+	return t.Copy()
+}
+
+// describe is the tensor that a producer's struct describes. Its word is checked as far as it can be. Data spans
+// exactly the elements.
+func describe(d *DLTensor) (Tensor, error) {
 	if d.NDim < 0 || d.NDim > MaxDims {
 		return Tensor{}, invalid("DLPack tensor has ndim %d: expected 0 to %d", d.NDim, MaxDims)
 	}
 	if d.NDim > 0 && d.Shape == nil {
-		return Tensor{}, invalid("DLPack tensor has ndim %d but shape is NULL", d.NDim)
+		return Tensor{}, invalid("DLPack tensor has ndim %d and shape NULL", d.NDim)
 	}
-	if d.Device.Type < 1 || d.Device.ID < 0 {
-		return Tensor{}, invalid("DLPack tensor has device type %d, id %d: expected a type from 1 and an id from 0",
+	device := Device{Type: uint32(d.Device.Type), ID: uint32(d.Device.ID)}
+	if d.Device.Type < 1 || d.Device.ID < 0 || device.Type == DeviceCPU && device.ID != 0 {
+		return Tensor{}, invalid("DLPack tensor is on device (%d, %d): expected a type from 1 and a number from 0, which is 0 for the CPU",
 			d.Device.Type, d.Device.ID)
 	}
-	if uint32(d.Device.Type) == DeviceCPU && d.Device.ID != 0 {
-		return Tensor{}, invalid("DLPack tensor is on cpu device %d: expected 0", d.Device.ID)
+	if !device.Host() {
+		return Tensor{}, notSupported("DLPack tensor is on device (%d, %d): this version takes host memory only, types %d and %d; copy it there first",
+			d.Device.Type, d.Device.ID, DeviceCPU, DeviceCUDAHost)
 	}
-	t := Tensor{
-		DType:  d.DType,
-		Device: Device{Type: uint32(d.Device.Type), ID: uint32(d.Device.ID)},
-		Shape:  copyInt64s(d.Shape, d.NDim),
-	}
+	t := Tensor{DType: d.DType, Device: device, Shape: copyInt64s(d.Shape, d.NDim)}
 	if d.Strides != nil && d.NDim > 0 {
 		t.Strides = copyInt64s(d.Strides, d.NDim)
 	}
@@ -152,44 +164,25 @@ func Import(d *DLTensor) (Tensor, error) {
 	if err != nil {
 		return Tensor{}, err
 	}
-	switch {
-	case high == 0: // empty: nothing is read, so any pointer will do
-		return t, nil
-	case d.Data == nil:
-		return Tensor{}, invalid("DLPack tensor of shape %s has data NULL", formatShape(t.Shape))
-	case d.ByteOffset > math.MaxInt64-uint64(high) || high > math.MaxInt64+low:
-		return Tensor{}, invalid("DLPack tensor has byte_offset %d and spans bytes %d to %d from there: that exceeds 64 bits",
-			d.ByteOffset, low, high)
-	}
-	if !t.Device.Host() {
-		t.Address, t.ByteOffset = uintptr(d.Data), d.ByteOffset
+	if high == 0 { // empty: nothing is read, so any pointer will do
 		return t, nil
 	}
-	first := int64(d.ByteOffset) + low
+	if d.Data == nil {
+		return Tensor{}, invalid("DLPack tensor of shape %s has no data", formatShape(t.Shape))
+	}
 	address := uint64(uintptr(d.Data))
-	if first < 0 && uint64(-first) > address || first+(high-low) > 0 && uint64(first+(high-low)) > math.MaxUint64-address {
-		return Tensor{}, invalid("DLPack tensor spans bytes %d to %d of data at %#x: that is outside of all memory",
-			first, first+(high-low), address)
+	first, carry := bits.Add64(address, d.ByteOffset, 0)
+	if carry != 0 {
+		return Tensor{}, invalid("DLPack tensor has byte_offset %d: that is beyond the address space", d.ByteOffset)
 	}
-	t.Data = unsafe.Slice((*byte)(unsafe.Add(d.Data, first)), high-low)
+	if uint64(-low) > first || uint64(high) > math.MaxUint64-first || high > math.MaxInt64+low {
+		return Tensor{}, invalid("DLPack tensor has shape %s and strides %s: it reaches beyond the address space",
+			formatShape(t.Shape), t.formatStrides())
+	}
+	from := unsafe.Add(d.Data, int(d.ByteOffset)+int(low)) // the sum may wrap, and then means the same address
+	t.Data = unsafe.Slice((*byte)(from), high-low)
 	t.ByteOffset = uint64(-low)
 	return t, nil
-}
-
-// ImportVersioned is Import of the managed form since DLPack 1.0: it refuses
-// another major version, whose layout is unknown, and takes the read-only flag.
-// The deleter stays the caller's to call.
-func ImportVersioned(m *DLManagedTensorVersioned) (Tensor, error) {
-	if m == nil {
-		return Tensor{}, invalid("DLPack managed tensor is NULL")
-	}
-	if m.Version.Major != DLPackMajor {
-		return Tensor{}, notSupported("DLPack managed tensor has version %d.%d: expected major version %d",
-			m.Version.Major, m.Version.Minor, DLPackMajor)
-	}
-	t, err := Import(&m.Tensor)
-	t.ReadOnly = m.Flags&FlagReadOnly != 0
-	return t, err
 }
 
 // copyInt64s takes a private copy of a C array of n values.

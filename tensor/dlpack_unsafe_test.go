@@ -1,8 +1,12 @@
 package tensor
 
 import (
-	"math"
+	"bytes"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +45,8 @@ func TestDLPackLayout(t *testing.T) {
 		{"DLManagedTensorVersioned.deleter", unsafe.Offsetof(v.Deleter), 16},
 		{"DLManagedTensorVersioned.flags", unsafe.Offsetof(v.Flags), 24},
 		{"DLManagedTensorVersioned.dl_tensor", unsafe.Offsetof(v.Tensor), 32},
+		{"the link that the deleters write", unsafe.Offsetof(versionedExport{}.link), 80},
+		{"the same of the other form", unsafe.Offsetof(legacyExport{}.link), 80},
 	}
 	for _, c := range cases {
 		require.Equal(t, c.want, c.got, c.name)
@@ -50,173 +56,128 @@ func TestDLPackLayout(t *testing.T) {
 
 func int64s(p *int64, n int) []int64 { return unsafe.Slice(p, n) }
 
-// G1, G2, G4: strides are always written, in elements, canonical when compact.
-func TestExportWritesStrides(t *testing.T) {
-	data := make([]byte, 480)
-	cases := []struct {
-		name                 string
-		shape, strides, want []int64
-	}{
-		{"G1 compact", []int64{2, 3, 4}, nil, []int64{12, 4, 1}},
-		{"G2 strided", []int64{2, 3}, []int64{8, 2}, []int64{8, 2}},
-		{"G4 size-1 dimensions", []int64{1, 3, 1}, []int64{99, 1, 7}, []int64{3, 1, 1}},
-		{"empty", []int64{0, 3}, nil, []int64{3, 1}},
-		{"empty inside", []int64{2, 0, 3}, nil, []int64{3, 3, 1}},
-		{"broadcast", []int64{4}, []int64{0}, []int64{0}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			in := Tensor{Data: data, ByteOffset: 4, Shape: c.shape, Strides: c.strides, DType: Float32, Device: CPU}
-			d, err := Export(&in)
-			require.NoError(t, err)
-			require.Equal(t, int32(len(c.shape)), d.NDim)
-			require.Equal(t, c.shape, int64s(d.Shape, len(c.shape)))
-			require.Equal(t, c.want, int64s(d.Strides, len(c.shape)))
-			require.Equal(t, unsafe.Pointer(&data[0]), d.Data)
-			require.Equal(t, uint64(4), d.ByteOffset)
-			require.Equal(t, DLDevice{Type: 1}, d.Device)
+// Behaviour 288, field report G15: release runs once for each deleter, whichever goroutine called it and in any order.
+func TestDeletersOnManyThreads(t *testing.T) {
+	const rounds, threads = 2000, 4
+	var released atomic.Int64
+	count := func() { released.Add(1) }
+	data := counting(24)
+	in := Tensor{Data: data, Shape: []int64{2, 3}, DType: Float32, Device: CPU}
+	var group sync.WaitGroup
+	for range threads {
+		group.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for range rounds {
+				m, err := ExportManaged(&in, 0, count)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				v, err := ExportVersioned(&in, FlagReadOnly, count)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				Discard(v)
+				Discard(m)
+			}
 		})
 	}
+	group.Wait()
+	require.Eventually(t, func() bool { return released.Load() == 2*rounds*threads }, 10*time.Second, time.Millisecond)
+	requireNothingLent(t)
 }
 
-// G3: rank zero has neither shape nor strides, and one element.
-func TestExportRankZero(t *testing.T) {
-	in := Tensor{Data: counting(8), Shape: []int64{}, DType: Float64, Device: CPU}
-	d, err := Export(&in)
-	require.NoError(t, err)
-	require.Zero(t, d.NDim)
-	require.Nil(t, d.Shape)
-	require.Nil(t, d.Strides)
-	back, err := Import(d)
-	require.NoError(t, err)
-	require.Empty(t, back.Shape)
-	n, err := back.Elements()
-	require.NoError(t, err)
-	require.Equal(t, int64(1), n)
-	require.Equal(t, in.Data, back.Data)
+func requireNothingLent(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		lent.mutex.Lock()
+		defer lent.mutex.Unlock()
+		return len(lent.by) == 0
+	}, 10*time.Second, time.Millisecond)
 }
 
-// Behaviour 286: our pinned host memory is host memory; a GPU is itself.
-func TestExportDevice(t *testing.T) {
-	in := Tensor{Data: make([]byte, 4), Shape: []int64{1}, DType: Float32, Device: Device{Type: DeviceCUDAHost}}
-	d, err := Export(&in)
+// What a consumer holds stays, and stays in its place, though Go refers to it no more.
+func TestAnExportKeepsItsMemory(t *testing.T) {
+	released := make(chan struct{})
+	m, err := ExportVersioned(&Tensor{Data: counting(1 << 16), Shape: []int64{256, 256}, DType: Uint8, Device: CPU}, 0, func() { close(released) })
 	require.NoError(t, err)
-	require.Equal(t, DLDevice{Type: 1}, d.Device)
-
-	in = Tensor{Address: 0x7f0000000000, ByteOffset: 256, Shape: []int64{1000}, DType: Float32, Device: Device{DeviceCUDA, 3}}
-	d, err = Export(&in)
-	require.NoError(t, err)
-	require.Equal(t, DLDevice{Type: 2, ID: 3}, d.Device)
-	require.Equal(t, uintptr(0x7f0000000000), uintptr(d.Data))
-	back, err := Import(d)
-	require.NoError(t, err)
-	require.Nil(t, back.Data)
-	require.Equal(t, in.Address, back.Address)
-	require.Equal(t, uint64(256), back.ByteOffset)
-	requireRefused(t, back.Gather(make([]byte, 4000)), NotSupported, "cuda:3")
-}
-
-func TestExportRefusesWhatIsOutOfBounds(t *testing.T) {
-	_, err := Export(&Tensor{Data: make([]byte, 7), Shape: []int64{2}, DType: Float32, Device: CPU})
-	requireRefused(t, err, InvalidArgument, "0 to 8", "7 bytes")
-}
-
-// Behaviour 291 and G1: aliased, not copied; absent strides are compact.
-func TestImport(t *testing.T) {
-	data := counting(100)
-	shape := []int64{3, 2}
-	for _, c := range []struct {
-		name    string
-		strides []int64
-		offset  uint64
-		start   int // of the bytes spanned
-		length  int
-	}{
-		{"G1 NULL strides", nil, 8, 8, 24},
-		{"explicit", []int64{2, 1}, 0, 0, 24},
-		{"11 negative", []int64{-4, 1}, 40, 8, 40},
-		{"11 zero", []int64{0, 1}, 5, 5, 8},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			d := &DLTensor{Data: unsafe.Pointer(&data[0]), Device: DLDevice{Type: 1}, NDim: 2, DType: Float32,
-				Shape: &shape[0], Strides: unsafe.SliceData(c.strides), ByteOffset: c.offset}
-			in, err := Import(d)
-			require.NoError(t, err)
-			require.NoError(t, in.CheckBounds())
-			require.Same(t, &data[c.start], &in.Data[0])
-			require.Len(t, in.Data, c.length)
-			whole := Tensor{Data: data, ByteOffset: c.offset, Shape: shape, Strides: c.strides, DType: Float32, Device: CPU}
-			want, got := make([]byte, 24), make([]byte, 24)
-			require.NoError(t, whole.Gather(want))
-			require.NoError(t, in.Gather(got))
-			require.Equal(t, want, got)
-		})
+	for range 3 {
+		runtime.GC()
+		_ = bytes.Repeat([]byte{0xee}, 1<<16)
+	}
+	require.Equal(t, counting(1<<16), unsafe.Slice((*byte)(m.Tensor.Data), 1<<16))
+	require.Equal(t, []int64{256, 256}, int64s(m.Tensor.Shape, 2))
+	require.Equal(t, []int64{256, 1}, int64s(m.Tensor.Strides, 2))
+	select {
+	case <-released:
+		t.Fatal("released while a consumer has it")
+	default:
+	}
+	Discard(m)
+	select {
+	case <-released:
+	case <-time.After(10 * time.Second):
+		t.Fatal("not released")
 	}
 }
 
-func TestImportRefusesBadDescriptors(t *testing.T) {
-	data := make([]byte, 64)
-	shape, strides := []int64{2, 3}, []int64{3, 1}
-	cases := []struct {
-		name     string
-		change   func(d *DLTensor)
-		mentions []string
-	}{
-		{"43 lanes 0", func(d *DLTensor) { d.DType.Lanes = 0 }, []string{"0 lanes"}},
-		{"43 lanes 256", func(d *DLTensor) { d.DType.Lanes = 256 }, []string{"256 lanes"}},
-		{"opaque handle", func(d *DLTensor) { d.DType = DType{Code: 3, Bits: 64, Lanes: 1} }, []string{"opaque"}},
-		{"negative ndim", func(d *DLTensor) { d.NDim = -1 }, []string{"ndim -1"}},
-		{"huge ndim", func(d *DLTensor) { d.NDim = math.MaxInt32 }, []string{"2147483647"}},
-		{"NULL shape", func(d *DLTensor) { d.Shape = nil }, []string{"shape is NULL"}},
-		{"NULL data", func(d *DLTensor) { d.Data = nil }, []string{"data NULL"}},
-		{"230 no such cpu", func(d *DLTensor) { d.Device.ID = 1 }, []string{"cpu device 1"}},
-		{"device type 0", func(d *DLTensor) { d.Device.Type = 0 }, []string{"device type 0"}},
-		{"device id -1", func(d *DLTensor) { d.Device.ID = -1 }, []string{"id -1"}},
-		{"offset beyond all memory", func(d *DLTensor) { d.ByteOffset = math.MaxUint64 }, []string{"byte_offset"}},
-		{"extent below all memory", func(d *DLTensor) { d.Strides = &[]int64{-1 << 60, 1}[0] }, []string{"outside of all memory"}},
-		{"extent wraps", func(d *DLTensor) { d.Strides = &[]int64{math.MinInt64, 1}[0] }, []string{"64 bits"}},
-		{"size wraps", func(d *DLTensor) { d.Shape = &[]int64{math.MaxInt64, 3}[0] }, []string{"bytes"}},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			d := &DLTensor{Data: unsafe.Pointer(&data[0]), Device: DLDevice{Type: 1}, NDim: 2, DType: Float32,
-				Shape: &shape[0], Strides: &strides[0]}
-			_, err := Import(d)
-			require.NoError(t, err)
-			c.change(d)
-			_, err = Import(d)
-			requireRefused(t, err, InvalidArgument, c.mentions...)
-		})
-	}
-	_, err := Import(nil)
+// Of a copy nothing is lent: release comes at once, and not for what failed.
+func TestACopyReleasesAtOnce(t *testing.T) {
+	in := Tensor{Data: counting(8), Shape: []int64{2}, DType: Float32, Device: CPU, ReadOnly: true}
+	released := 0
+	_, err := ExportManaged(&in, 0, func() { released++ })
+	requireRefused(t, err, NotSupported, "read-only") // behaviour 282
+	require.Zero(t, released)
+	m, err := ExportManaged(&in, FlagIsCopied, func() { released++ })
+	require.NoError(t, err)
+	require.Equal(t, 1, released)
+	*(*byte)(m.Tensor.Data) = 99 // the consumer's
+	require.Equal(t, counting(8), in.Data)
+	Discard(m)
+	requireNothingLent(t)
+	require.Equal(t, 1, released)
+}
+
+// A deleter that is called twice is the consumer's fault: it ends no loop and releases nothing twice.
+func TestADeleterCalledTwice(t *testing.T) {
+	var released atomic.Int64
+	m, err := ExportManaged(&Tensor{Data: counting(4), Shape: []int64{1}, DType: Float32, Device: CPU}, 0, func() { released.Add(1) })
+	require.NoError(t, err)
+	Discard(m)
+	Discard(m)
+	requireNothingLent(t)
+	m, err = ExportManaged(&Tensor{Data: counting(4), Shape: []int64{1}, DType: Float32, Device: CPU}, 0, func() { released.Add(1) })
+	require.NoError(t, err)
+	Discard(m)
+	require.Eventually(t, func() bool { return released.Load() == 2 }, 10*time.Second, time.Millisecond)
+}
+
+func TestNoTensorIsRefused(t *testing.T) {
+	_, err := ExportManaged(nil, 0, nil)
 	requireRefused(t, err, InvalidArgument, "NULL")
-}
-
-// An empty tensor often has no data pointer at all.
-func TestImportEmptyWithoutData(t *testing.T) {
-	shape := []int64{0, 3}
-	in, err := Import(&DLTensor{Device: DLDevice{Type: 1}, NDim: 2, DType: Float32, Shape: &shape[0]})
-	require.NoError(t, err)
-	require.NoError(t, in.Gather(nil))
-	shape[0] = 9
-	require.Equal(t, []int64{0, 3}, in.Shape, "the shape is a private copy")
-}
-
-// Behaviour 281, 298, G11: the versioned form carries the read-only flag.
-func TestImportVersioned(t *testing.T) {
-	data, shape := make([]byte, 8), []int64{2}
-	m := &DLManagedTensorVersioned{Version: DLPackVersion{Major: 1, Minor: 3}, Flags: FlagReadOnly | FlagIsCopied,
-		Tensor: DLTensor{Data: unsafe.Pointer(&data[0]), Device: DLDevice{Type: 1}, NDim: 1, DType: Float32, Shape: &shape[0]}}
-	in, err := ImportVersioned(m)
-	require.NoError(t, err)
-	require.True(t, in.ReadOnly)
-	m.Flags = FlagIsCopied
-	in, err = ImportVersioned(m)
-	require.NoError(t, err)
-	require.False(t, in.ReadOnly)
-	m.Version.Major = 2
-	_, err = ImportVersioned(m)
-	requireRefused(t, err, NotSupported, "version 2.3", "major version 1")
+	_, err = ExportVersioned(nil, 0, nil)
+	requireRefused(t, err, InvalidArgument, "NULL")
+	_, err = BufferOf(nil)
+	requireRefused(t, err, InvalidArgument, "NULL")
+	_, err = (*Tensor)(nil).Copy()
+	requireRefused(t, err, InvalidArgument, "NULL")
+	_, err = ImportManaged(nil)
+	requireRefused(t, err, InvalidArgument, "got NULL")
 	_, err = ImportVersioned(nil)
-	requireRefused(t, err, InvalidArgument, "NULL")
+	requireRefused(t, err, InvalidArgument, "got NULL")
+	_, err = ImportManagedCopy(nil)
+	requireRefused(t, err, InvalidArgument, "got NULL")
+	_, err = ImportVersionedCopy(nil)
+	requireRefused(t, err, InvalidArgument, "got NULL")
+}
+
+// The shape of what came in is a private copy: the producer may change its own.
+func TestAnImportedShapeIsPrivate(t *testing.T) {
+	shape := []int64{0, 3}
+	in, err := ImportManaged(&DLManagedTensor{Tensor: DLTensor{Device: DLDevice{Type: 1}, NDim: 2, DType: Float32, Shape: &shape[0]}})
+	require.NoError(t, err)
+	shape[0] = 9
+	require.Equal(t, []int64{0, 3}, in.Shape)
 }

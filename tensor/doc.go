@@ -4,17 +4,20 @@
 // # What it is
 //
 // The types of DLPack (DType, DLTensor and its managed forms) with their names
-// and limits, the schema of an attribute, the rules that turn what a user hands
-// in into rows of that schema (FoldFixed, Gather), and the rules that say which
-// rows are meant (Selection). Everything here works on byte slices that others
-// own; the package allocates no storage and maps none.
+// and limits, tensors out to and in from other libraries of the process
+// (ExportManaged, ImportManaged), the schema of an attribute, the rules that turn
+// what a user hands in into rows of that schema (FoldFixed, Gather), and the rules
+// that say which rows are meant (Selection). Everything here works on byte slices
+// that others own; only a copy that was asked for has memory of its own, and none
+// is mapped.
 //
 // # Its place in the data's way
 //
 // A client describes its array as a Tensor and has it folded and gathered into
 // a staging block; the broker folds and resolves once more, because it believes
 // nothing, and copies rows into the building version with Selection.Apply or
-// CopyRows; a reader gets Schema.View of a sealed block, or Export of that view.
+// CopyRows; a reader gets Schema.View of a sealed block, and a library in C an
+// export of that view.
 //
 // # Invariants
 //
@@ -25,10 +28,13 @@
 //  3. No byte is read or written before every index and extent of the call has
 //     been checked against the slices at hand. A call that returns an error
 //     has written nothing.
-//  4. Strides count elements, never bytes. Export always writes them.
+//  4. Strides count elements, never bytes. Exports always write them.
 //  5. Data are gathered, never scattered: entry i of an index map names the
 //     source row of target i. Of duplicate targets the last one wins.
 //  6. Kind, element type and semantic are declared, never guessed from a shape.
+//  7. What is exported stays, and stays in its place, until its deleter was called:
+//     machine code that runs on any thread, calls no Go and waits for nobody. What
+//     follows from it, release, runs on the one goroutine that collects exports.
 //
 // # When a peer dies or lies
 //
@@ -40,7 +46,7 @@
 //
 // # Not here
 //
-// Memory and who frees it (shm, snapshot), device copies (cudaipc), capsules
-// and deleters of managed DLPack tensors (the clients), the numbers of status
-// codes on the wire (protocol).
+// Memory of the stage and who frees it (shm, snapshot; the clients say what an
+// export of theirs holds), device memory (cudaipc), Python's capsules, the numbers
+// of status codes on the wire (protocol).
 package tensor

@@ -168,14 +168,3 @@ func (d DType) String() string {
 	}
 	return name
 }
-
-// CheckBools reports the first byte that is neither 0 nor 1. Other bytes in a
-// bool column would be undefined behaviour in readers that trust the type.
-func CheckBools(data []byte) error {
-	for i, b := range data {
-		if b > 1 {
-			return invalid("bool value %d is byte %#02x: expected 0 or 1; write it as uint8 if the bytes carry more", i, b)
-		}
-	}
-	return nil
-}

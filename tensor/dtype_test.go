@@ -151,11 +151,39 @@ func TestWithLanesBounds(t *testing.T) {
 	require.Equal(t, "float32x255", d.String())
 }
 
-// G9: a bool is one byte, 0 or 1.
+// Field report G9: a bool is one byte, 0 or 1, wherever its strides lead.
 func TestCheckBoolsNamesTheFirstBadByte(t *testing.T) {
-	require.NoError(t, CheckBools([]byte{0, 1, 1}))
-	require.NoError(t, CheckBools(nil))
-	requireRefused(t, CheckBools([]byte{1, 0, 2, 255}), InvalidArgument, "bool value 2", "0x02")
+	pairs, err := Bool.WithLanes(2)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		data           []byte
+		offset         uint64
+		shape, strides []int64
+		dtype          DType
+		bad            string // "": none
+	}{
+		{[]byte{0, 1, 1}, 0, []int64{3}, nil, Bool, ""},
+		{nil, 0, []int64{0, 3}, []int64{7, 7}, Bool, ""},
+		{[]byte{1, 0, 2, 255}, 0, []int64{4}, nil, Bool, "bool value 2 is byte 0x02"},
+		{[]byte{1, 0, 2, 255}, 0, []int64{4}, nil, Uint8, ""},
+		{[]byte{1, 9, 0, 9, 1}, 0, []int64{3}, []int64{2}, Bool, ""},
+		{[]byte{1, 9, 0, 9, 3}, 0, []int64{3}, []int64{2}, Bool, "bool value 2 is byte 0x03"},
+		{[]byte{9, 0, 0, 1}, 3, []int64{3}, []int64{-1}, Bool, ""},
+		{[]byte{9, 0, 0, 1}, 3, []int64{4}, []int64{-1}, Bool, "bool value 3 is byte 0x09"},
+		{[]byte{0, 1, 9, 0, 1, 9}, 0, []int64{2, 2}, []int64{3, 1}, Bool, ""},
+		{[]byte{0, 1, 9, 0, 8, 9}, 0, []int64{2, 2}, []int64{3, 1}, Bool, "bool value 3 is byte 0x08"},
+		{[]byte{1}, 0, []int64{2, 3}, []int64{0, 0}, Bool, ""},
+		{[]byte{0, 1, 9, 9, 1, 7}, 0, []int64{2}, []int64{2}, pairs, "bool value 3 is byte 0x07"},
+		{[]byte{4}, 0, []int64{}, nil, Bool, "bool value 0 is byte 0x04"},
+	} {
+		in := Tensor{Data: c.data, ByteOffset: c.offset, Shape: c.shape, Strides: c.strides, DType: c.dtype, Device: CPU}
+		require.NoError(t, in.CheckBounds(), "%v", c)
+		if c.bad == "" {
+			require.NoError(t, in.CheckBools(), "%v", c)
+			continue
+		}
+		requireRefused(t, in.CheckBools(), InvalidArgument, c.bad)
+	}
 }
 
 func TestErrorsMatchTheirSentinelOnly(t *testing.T) {

@@ -6,17 +6,19 @@ import "fmt"
 // number that goes over the wire.
 type Code string
 
-// The two kinds that this package reports: the input is wrong, or it is
-// meaningful but more than a column can hold.
+// The kinds that this package reports: the input is wrong, or it is meaningful
+// but more than a column, or this machine's memory, can hold.
 const (
 	InvalidArgument Code = "INVALID_ARGUMENT"
 	NotSupported    Code = "NOT_SUPPORTED"
+	OutOfMemory     Code = "OUT_OF_MEMORY"
 )
 
 // Sentinels for errors.Is; they match every Error of their kind.
 var (
 	ErrInvalidArgument error = &Error{Code: InvalidArgument}
 	ErrNotSupported    error = &Error{Code: NotSupported}
+	ErrOutOfMemory     error = &Error{Code: OutOfMemory}
 )
 
 // Error is refused input. Text is for people: it names the offending input, the

@@ -1,6 +1,9 @@
 package tensor
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Gather copies the elements of a host tensor, row-major and without gaps, to
 // dst, whatever its strides: negative and zero ones included.
@@ -31,6 +34,77 @@ func (t *Tensor) Gather(dst []byte) error {
 	}
 	w := t.walk()
 	w.copyTo(dst, t.Data, int(t.ByteOffset))
+	return nil
+}
+
+const (
+	copyAlignment = 64      // of copies: a cache line, and what vector units like
+	copyBytesMax  = 1 << 46 // more than this no address space has; strides of 0 can ask for it
+)
+
+// Copy makes a tensor of the same elements in memory of its own, row-major, which may be written. OUT_OF_MEMORY.
+func (t *Tensor) Copy() (Tensor, error) {
+	if t == nil {
+		return Tensor{}, invalid("tensor is NULL")
+	}
+	size, err := t.Bytes()
+	if err == nil {
+		err = t.checkHost()
+	}
+	if err != nil {
+		return Tensor{}, err
+	}
+	data, err := alignedBytes(size)
+	if err != nil {
+		return Tensor{}, err
+	}
+	return Tensor{Data: data, Shape: slices.Clone(t.Shape), DType: t.DType, Device: CPU}, t.Gather(data)
+}
+
+// CheckBools reports the first byte of a tensor of bools, in row-major order, that is neither 0 nor 1. Other bytes in a
+// bool column would be undefined behaviour in readers that trust the type (field report G9). Of other types nothing is
+// looked at. The tensor must have passed CheckBounds.
+func (t *Tensor) CheckBools() error {
+	if t.DType.Code != CodeBool || !t.Device.Host() {
+		return nil
+	}
+	n, err := t.Elements()
+	if err != nil || n == 0 {
+		return err
+	}
+	lanes := int(t.DType.Lanes)
+	if t.Compact() {
+		return checkBools(t.Data[t.ByteOffset:][:int(n)*lanes], 0)
+	}
+	var index [MaxDims]int64
+	at := int64(t.ByteOffset)
+	for value := 0; ; value += lanes {
+		if err := checkBools(t.Data[at:][:lanes], value); err != nil {
+			return err
+		}
+		k := len(t.Shape) - 1
+		for ; k >= 0; k-- {
+			step := t.Strides[k] * int64(lanes)
+			if index[k]++; index[k] < t.Shape[k] {
+				at += step
+				break
+			}
+			at -= step * (t.Shape[k] - 1)
+			index[k] = 0
+		}
+		if k < 0 {
+			return nil
+		}
+	}
+}
+
+// checkBools is CheckBools of bytes whose first one is value number first.
+func checkBools(data []byte, first int) error {
+	for i, b := range data {
+		if b > 1 {
+			return invalid("bool value %d is byte %#02x: expected 0 or 1; write it as uint8 if the bytes carry more", first+i, b)
+		}
+	}
 	return nil
 }
 

@@ -283,7 +283,8 @@ func TestCloseEndsOutstandingOps(t *testing.T) {
 	require.Zero(t, s.client.holders.Load())
 }
 
-// Lies about a segment are errors and leave no mapping (rules S2, R5).
+// Lies about a segment are errors and leave no mapping: what a descriptor leads to is known by the id within, and an
+// object smaller than said is not touched (rules S2, R5; field reports B13, E7).
 func TestLiesAboutSegments(t *testing.T) {
 	b := newFakeBroker(t)
 	b.region(b.object("segment", 8192), protocol.MagicSegment)

@@ -23,7 +23,7 @@ type OpenGroup struct {
 
 // group gives group i for Groups: nil after the last. Of a split session it is one that
 // is held here, or one that it claims.
-func (m *session) group(i int) (*MapGroup, error) {
+func (m *session) group(ctx context.Context, i int) (*MapGroup, error) {
 	m.mutex.Lock()
 	split, have := m.split && !m.ended, len(m.groups)
 	m.mutex.Unlock()
@@ -31,7 +31,7 @@ func (m *session) group(i int) (*MapGroup, error) {
 		if !split {
 			return nil, nil
 		}
-		if err := m.claimNext(); err != nil {
+		if err := m.claimNext(ctx); err != nil {
 			if errors.Is(err, ErrEnd) {
 				return nil, nil
 			}
@@ -55,13 +55,13 @@ func (m *session) mapGroup(i int) *MapGroup {
 }
 
 // claimNext claims one more group of our own split session.
-func (m *session) claimNext() error {
+func (m *session) claimNext(ctx context.Context) error {
 	c := m.client
 	if err := c.enter(); err != nil {
 		return err
 	}
 	defer c.leave()
-	r, _, _, err := c.claim(context.Background(), m.id, protocol.AnyGroup, m.life)
+	r, _, _, err := c.claim(ctx, m.id, protocol.AnyGroup, m.life)
 	if err != nil {
 		return err
 	}

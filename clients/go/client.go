@@ -63,6 +63,7 @@ type client struct {
 
 	mapping  sync.RWMutex // segments
 	segments map[uint64]*mapped
+	kept     map[uint64]int // exports of their memory
 	retired  atomic.Uint32
 
 	deletes deletes

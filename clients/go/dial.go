@@ -88,7 +88,7 @@ func Dial(ctx context.Context, o Options) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{options: o, dir: dir, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}, over: make(chan struct{}),
+	c := &client{options: o, dir: dir, ops: map[uint64]*Op{}, segments: map[uint64]*mapped{}, kept: map[uint64]int{}, over: make(chan struct{}),
 		queries: map[*queryHandle]struct{}{}, sessions: map[*session]bool{}, confirmed: true, unsealed: unsealed{}}
 	c.conn.Store(conn)
 	err = c.attach(ctx, conn)

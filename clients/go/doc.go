@@ -11,14 +11,19 @@
 // The verbs of the stage in Go's form: contexts, options structs, iterators,
 // generics. A Stage and all that it gives out may be used by any number of
 // goroutines. Every call that waits takes a context and notices its end within
-// 100 ms; a submission never waits for the broker.
+// 100 ms; a submission never waits for the broker. What looks at sealed data has no
+// context, because it does not wait, with one exception: memory that this process
+// meets for the first time is asked for, and when the broker is gone just then, the
+// next one is waited for, up to Options.ReattachWait.
 //
 //	Query          an ordered list of prims, from paths or from a filter
 //	Op             one operation on its way; Wait tells how it ended
 //	MapSession     memory that is filled in place and handed over
 //	MapGroup       a piece of it, or one that was claimed of another client's session
 //	Read, Group    sealed data of some attributes: the newest, as of an ordinal or a stamp, or what changed;
-//	               of the fixed kind one array, of kind array a tensor for each prim (Tensor, Row)
+//	               of the fixed kind one array, of kind array a tensor for each prim (Tensor, Row).
+//	               A Group is a lease: it pins its data until Release; Retain gives another one,
+//	               ExportVersioned one that a library in C holds
 //	Snapshot       sealed data of everything at one epoch; its Cursor is where a delta begins
 //	Follow, Watch, Epochs   waiting for the next one: in a call, in a loop, by a channel
 //

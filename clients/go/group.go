@@ -218,6 +218,17 @@ func (g *Group) row(i int) ([]byte, error) {
 
 func (g *Group) rowSchema() *tensor.Schema { return &g.part.version.Column.Schema }
 
+// Retain gives another lease on the same data, to be released on its own: for whoever holds the bytes longer than the
+// group's owner, another goroutine for instance. INVALID_HANDLE after Release.
+func (g *Group) Retain() (*Group, error) {
+	other, err := newGroup(g.hold, g.part)
+	if err != nil {
+		return nil, err
+	}
+	other.single = g.single
+	return other, nil
+}
+
 // Release gives the group back: the stage may use its memory anew. What was got from
 // it must not be touched any more. Later calls, from any goroutine, do nothing.
 func (g *Group) Release() { g.hold.release() }

@@ -165,11 +165,12 @@ func (m *MapSession) Attribute() string { return m.inner.name }
 // Groups gives the session's groups. It may be ranged over again. Of a session of
 // several (GroupRows) it gives those that this process has claimed and not handed back,
 // then it claims one after the other until nobody has left any: a group that is filled is
-// best handed back at once, so that other workers get the rest meanwhile.
-func (m *MapSession) Groups() iter.Seq2[*MapGroup, error] {
+// best handed back at once, so that other workers get the rest meanwhile. A claim waits for
+// the broker, and for no longer than ctx.
+func (m *MapSession) Groups(ctx context.Context) iter.Seq2[*MapGroup, error] {
 	return func(yield func(*MapGroup, error) bool) {
 		for i := 0; ; i++ {
-			g, err := m.inner.group(i)
+			g, err := m.inner.group(ctx, i)
 			if g == nil && err == nil {
 				return
 			}

@@ -122,7 +122,11 @@ func toTensor(values any) (Tensor, error) {
 	case *Tensor:
 		return checked(*v)
 	case *Group:
-		return v.Array()
+		t, err := v.Array()
+		if err != nil {
+			return t, err
+		}
+		return checked(t)
 	}
 	v := reflect.ValueOf(values)
 	switch v.Kind() {
@@ -154,5 +158,9 @@ func checked(t Tensor) (Tensor, error) {
 	if t.Device.Type == tensor.DeviceCPU && t.Device.ID != 0 { // behaviour 230; pinned memory may name its GPU
 		return t, fail(protocol.StatusInvalidArgument, "the tensor lies on CPU device %d: expected 0, there is no other", t.Device.ID)
 	}
-	return t, asError(t.CheckBounds())
+	err := t.CheckBounds()
+	if err == nil {
+		err = t.CheckBools()
+	}
+	return t, asError(err)
 }

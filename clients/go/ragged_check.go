@@ -42,7 +42,9 @@ func toRows(values any) (s sourceRows, err error) {
 				if err != nil {
 					return s, err
 				}
-				s.tensors = append(s.tensors, t)
+				if err := one(i, t); err != nil {
+					return s, err
+				}
 			}
 			return s, nil
 		}

@@ -187,6 +187,7 @@ func checkSegment(mem []byte, id, generation uint64) error {
 
 // dropRetired unmaps segments that left service; every call begins with it. Nothing that
 // is pinned or leased lies in one: the broker retires only what is wholly free (rule S2).
+// What a DLPack consumer has of a session that ended does: it is kept until the deleter.
 func (c *client) dropRetired() {
 	count := c.reader.RetiredCount()
 	if c.retired.Load() == count || c.retired.Swap(count) == count {
@@ -204,7 +205,10 @@ func (c *client) dropRetired() {
 			continue
 		}
 		c.mapping.Lock()
-		if m := c.segments[id]; m != nil {
+		switch m := c.segments[id]; {
+		case m != nil && c.kept[id] > 0:
+			c.retired.Store(count - 1) // the next call looks again
+		case m != nil:
 			delete(c.segments, id)
 			m.close()
 		}

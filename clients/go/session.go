@@ -26,6 +26,7 @@ type session struct {
 	groups []protocol.GroupDescriptor // of a split session: those that were claimed here
 	starts [][]uint64                 // of kind array: where each group's rows begin in bytes, and the last one ends
 	gone   []bool                     // groups that were handed back
+	lent   map[int]int                // exports that are alive, by group
 	ended  bool
 	lost   bool // it ended with a restart of the broker
 	last   *Op  // the final unmap of a split session, which may take long
@@ -240,7 +241,7 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (
 		return nil, err
 	}
 	defer c.leave()
-	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags, handle: m.id, value: uint64(m.groups[i].GroupIndex),
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags | m.copyIfLent(i), handle: m.id, value: uint64(m.groups[i].GroupIndex),
 		names: []string{m.name}, at: m.groups[i].Ordinal, life: m.life}
 	if count != AllPrims || mask != nil {
 		head := sizeOf[protocol.UnmapArguments]()
@@ -283,6 +284,7 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 	for i := range m.groups {
 		if !m.gone[i] {
 			m.protect(i, true)
+			flags |= m.copyIfLent(i)
 		}
 	}
 	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id, names: []string{m.name}, life: m.life}
@@ -310,10 +312,12 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 	return op, nil
 }
 
-// end forgets the session. The caller holds mutex.
+// end forgets the session, unless somebody may still write to its memory. The caller holds mutex.
 func (m *session) end() {
 	m.ended = true
-	m.client.forget(m)
+	if len(m.lent) == 0 {
+		m.client.forget(m)
+	}
 	m.client.leave()
 }
 

@@ -100,9 +100,10 @@ func (c Cursor) after(column *snapshot.Column) uint64 {
 	return c.standard
 }
 
-// Read looks at attributes of the query's prims at this epoch.
-func (s *Snapshot) Read(q *Query, names ...string) (*Read, error) {
-	return s.read(q, names, changes{})
+// Read looks at attributes of the query's prims at this epoch. A query that is still running is waited for, with ctx,
+// when the first group is fetched.
+func (s *Snapshot) Read(ctx context.Context, q *Query, names ...string) (*Read, error) {
+	return s.read(ctx, q, names, changes{})
 }
 
 // ReadSince looks at what changed of attributes between a cursor and this epoch: rows
@@ -112,17 +113,17 @@ func (s *Snapshot) Read(q *Query, names ...string) (*Read, error) {
 //
 // Errors: OUT_OF_RANGE when so much was deleted since that not all of it is known (rule
 // O7): then Read shows the whole.
-func (s *Snapshot) ReadSince(q *Query, since Cursor, names ...string) (*Read, error) {
-	return s.read(q, names, changes{delta: true, since: since.after, end: protocol.Infinite, fresh: since.epoch == 0})
+func (s *Snapshot) ReadSince(ctx context.Context, q *Query, since Cursor, names ...string) (*Read, error) {
+	return s.read(ctx, q, names, changes{delta: true, since: since.after, end: protocol.Infinite, fresh: since.epoch == 0})
 }
 
-func (s *Snapshot) read(q *Query, names []string, w changes) (*Read, error) {
+func (s *Snapshot) read(ctx context.Context, q *Query, names []string, w changes) (*Read, error) {
 	c := s.hold.view.client
 	if _, err := q.use(c); err != nil {
 		return nil, err
 	}
 	if q.running() {
-		return laterRead(context.Background(), q, func() (*Read, error) { return s.read(q, names, w) }), nil
+		return laterRead(ctx, q, func() (*Read, error) { return s.read(ctx, q, names, w) }), nil
 	}
 	names, w.paths = withoutPath(names)
 	columns, err := c.columns(names)
@@ -142,7 +143,7 @@ func (s *Snapshot) Latest(ctx context.Context, name string) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.Read(q, name)
+	r, err := s.Read(ctx, q, name)
 	if err != nil {
 		return nil, err
 	}

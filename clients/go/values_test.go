@@ -95,6 +95,8 @@ func TestToTensorTakesWhatPeopleHold(t *testing.T) {
 	}
 	_, err = toTensor(Tensor{Data: make([]byte, 3), Shape: []int64{1}, DType: tensor.Float32})
 	require.ErrorIs(t, err, ErrInvalidArgument, "it lies outside its bytes")
+	_, err = toTensor(Tensor{Data: []byte{0, 1, 2}, Shape: []int64{3}, DType: tensor.Bool})
+	require.ErrorIs(t, err, ErrInvalidArgument, "a bool is 0 or 1 (field report G9)")
 	_, err = toTensor(Tensor{Shape: []int64{1}, DType: tensor.Float32, Device: tensor.Device{Type: tensor.DeviceCUDA}})
 	require.ErrorIs(t, err, ErrNotSupported)
 }

@@ -142,7 +142,7 @@ func readValue(ctx context.Context, stageName, name string, paths []string) (v *
 		return v, err
 	}
 	defer query.Release()
-	read, err := snapshot.Read(query, name)
+	read, err := snapshot.Read(ctx, query, name)
 	if err != nil {
 		return v, err
 	}

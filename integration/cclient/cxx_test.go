@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +22,50 @@ func TestLiveCxx(t *testing.T) {
 			b := harness.Start(t)
 			require.Equal(t, "ok\n", succeeds(t, b.Env(), filepath.Join(client, "build", program), b.Stage))
 		})
+	}
+}
+
+// withoutCxx are the functions of C that callboard.hpp does not call, and why.
+var withoutCxx = map[string]string{
+	"cbd_fill":         "a type of functions: stage::work_on takes anything that can be called",
+	"cbd_log_callback": "a type of functions: log_handler takes a std::function",
+}
+
+// TestEveryFunctionHasACxxForm: what callboard.h and callboard_dlpack.h declare is called somewhere in the headers for
+// C++, and what those offer is called in a test.
+func TestEveryFunctionHasACxxForm(t *testing.T) {
+	root, err := harness.Root()
+	require.NoError(t, err)
+	client := filepath.Join(root, "clients", "c")
+	all := func(pattern ...string) (text string) {
+		files, err := filepath.Glob(filepath.Join(append([]string{client}, pattern...)...))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			require.NoError(t, err)
+			text += string(content)
+		}
+		return text
+	}
+	headers := all("include", "callboard", "*.hpp")
+	declared := regexp.MustCompile(`\bCBD_API [^;(]*?\b(cbd_\w+)\(`).FindAllStringSubmatch(all("include", "callboard.h")+all("include", "callboard_dlpack.h"), -1)
+	require.GreaterOrEqual(t, len(declared), 100)
+	for _, match := range declared {
+		if withoutCxx[match[1]] == "" && !regexp.MustCompile(`\b`+match[1]+`\b`).MatchString(headers) {
+			t.Errorf("%s has no form in C++: add one to include/callboard/, or a reason here", match[1])
+		}
+	}
+
+	// Methods and functions stand at the beginning of a line's code and have a return type of ours before them.
+	tests := all("tests", "live_cxx*.cc")
+	offered := regexp.MustCompile(`(?m)^(?: {4})?(?:static |inline )*(?:result<.*>|std::\S+|span<.*>|bool|void|filter &|batch &|pin|callboard::pin) (\w+)\(`).FindAllStringSubmatch(headers, -1)
+	require.Greater(t, len(offered), 80)
+	for _, match := range offered {
+		inside := []string{"operator", "call", "detail", "with", "intern", "take", "seal", "add", "fail", "pointers", "nanoseconds", "fits", "fits_values", "describe", "check_row", "of"}
+		if !slices.Contains(inside, match[1]) && !regexp.MustCompile(`\b`+match[1]+`[(<]`).MatchString(tests) {
+			t.Errorf("no test in clients/c/tests/live_cxx*.cc calls %s", match[1])
+		}
 	}
 }
 

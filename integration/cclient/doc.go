@@ -12,6 +12,7 @@
 // # Invariants
 //
 // A program ends with 0 and says ok; nothing is left behind. Those in C++ run as C++17, as C++20 and without exceptions.
+// Every function of C has a form in C++, and every form a test.
 //
 // # When a peer dies or lies
 //

@@ -5,6 +5,8 @@
 // Tests that call the client as a user's program does, within the test's own process:
 // queries, writes, maps, seals, reads, snapshots, the short form, and each refusal with
 // its numbers. Cases are those of the behaviour list that one process can show.
+// testdata/dlpack is a program with cgo, built and run by its test: the rest of the
+// module needs none.
 //
 // # Its place in the data's way
 //

@@ -125,7 +125,7 @@ func TestMapSessions(t *testing.T) {
 	m, err := s.MapAttribute(background, q, "p", callboard.MapOptions{Ordinal: 1, DType: dtype, Init: callboard.InitZero})
 	require.NoError(t, err)
 	var last *callboard.MapGroup
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(background) {
 		require.NoError(t, err)
 		require.Equal(t, q.Prims(), g.Prims())
 		rows, err := callboard.Rows[[3]float32](g)

@@ -70,7 +70,7 @@ func TestSessionOfSeveralGroups(t *testing.T) {
 	require.ErrorIs(t, err, callboard.ErrInvalidArgument)
 	n := 0
 	var last *callboard.MapGroup
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(background) {
 		require.NoError(t, err)
 		require.Equal(t, n, g.Index())
 		require.Equal(t, q.Prims()[3*n:min(3*n+3, 7)], g.Prims())

@@ -125,7 +125,7 @@ func TestStoppedBrokerTellsWhy(t *testing.T) {
 }
 
 // A reader that holds too much is refused by name and goes on when it lets go; the
-// writer never notices (rule V7).
+// writer never notices (rule V7; field report E13: who holds what, since when).
 func TestPinnedBytesLimit(t *testing.T) {
 	b := harness.Start(t, "--memory", "64MiB")
 	s := b.Dial("publisher")
@@ -222,7 +222,7 @@ func checkTick(s *callboard.Stage, q *callboard.Query, whole bool) (uint64, erro
 			return 0, err
 		}
 		defer snap.Release()
-		r, err = snap.Read(q, "copied", "mapped")
+		r, err = snap.Read(background, q, "copied", "mapped")
 		if err != nil {
 			return 0, err
 		}

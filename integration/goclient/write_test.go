@@ -149,7 +149,8 @@ func TestLargeWrites(t *testing.T) {
 	require.Equal(t, float64(1), rows[1][0][1])
 }
 
-// Many goroutines of one Stage, and flooding it (behaviour 217, 219, 220).
+// Many goroutines of one Stage, and flooding it: what was accepted always has room to come back (behaviour 217, 219, 220;
+// field report E11).
 func TestManyGoroutinesAndFloods(t *testing.T) {
 	s := harness.Start(t).Dial("busy")
 	var group sync.WaitGroup

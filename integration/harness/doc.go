@@ -4,7 +4,8 @@
 //
 // Start builds the binary, once for each test process, runs `callboard serve` over
 // directories of its own and returns when a client can attach. What is left behind
-// when a test ends is found by Residue.
+// when a test ends is found by Residue. RunWithBroker is for a TestMain: the examples
+// of a package run beside one broker.
 //
 // # Its place in the data's way
 //

@@ -3,8 +3,20 @@
  */
 #include "write.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Says of which of the attributes an error is, where its text does not. */
+static void of_attribute(const char *name, cbd_error *error)
+{
+    char quoted[CBD_NAME_BYTES_MAX + 3];
+    snprintf(quoted, sizeof quoted, "\"%.200s\"", name);
+    if (error == NULL || strstr(error->text, quoted) != NULL)
+        return;
+    const cbd_error said = *error;
+    cbdi_fail(error, said.status, "attribute %s: %s", quoted, said.text);
+}
 
 static cbd_status check_all(cbd_stage *stage, cbd_query *query, const cbd_write_entry *entries, size_t n,
                             uint64_t ordinal, uint32_t prim_mode, struct write *writes, uint64_t *room, cbd_error *error)
@@ -29,8 +41,11 @@ static cbd_status check_all(cbd_stage *stage, cbd_query *query, const cbd_write_
             if (strcmp(w->name, writes[k].name) == 0)
                 status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\" is entry %zu and entry %zu: expected each once",
                                    w->name, k, i);
-        if (status == CBD_STATUS_OK)
+        if (status == CBD_STATUS_OK) {
             status = cbdi_check_write(stage, w, error);
+            if (status != CBD_STATUS_OK)
+                of_attribute(w->name, error);
+        }
         if (status == CBD_STATUS_OK) /* each is below 2^63, and the sum is looked at before the next */
             *room += cbdi_write_room(w);
         if (status == CBD_STATUS_OK && *room > stage->ring.arguments.size_bytes)

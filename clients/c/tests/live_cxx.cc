@@ -111,20 +111,18 @@ static void points_are_filled_in_place(const callboard::stage &stage)
         CHECK(found && found->name() == "points" && !read.next());
         kept = std::move(*found);
     }
-    CHECK(kept.row<point>(0).z == 3 && kept.row<point>(1).y == 5 && kept.rows<point>().size() == kept->rows);
+    CHECK(kept.row<point>(kept.row_of(0)).z == 3 && kept.row_of(1) == 1 && kept.row<point>(1).y == 5 && kept.rows<point>().size() == kept->rows);
     fails(CBD_STATUS_INVALID_ARGUMENT, "asked for", [&] { return kept.rows<int>(); });
 
-    DLManagedTensorVersioned *managed = kept.dlpack();
+    auto managed = kept.dlpack();
     kept = callboard::read_group(); /* the export has its own pin */
-    auto *tensor = reinterpret_cast<cbd_dlpack_versioned *>(managed);
+    auto *tensor = reinterpret_cast<cbd_dlpack_versioned *>(managed.get());
     CHECK(tensor->flags == CBD_DLPACK_READ_ONLY && tensor->tensor.shape[1] == 3 && static_cast<float *>(tensor->tensor.data)[5] == 6);
-    cbd_tensor imported;
-    cbd_error failed;
-    CHECK(cbd_dlpack_import_versioned(managed, &imported, &failed) == CBD_STATUS_OK);
+    const cbd_tensor imported = callboard::import_tensor(managed.get());
     cbd_write_options options = cbd_write_options_default();
     options.next_ordinal = options.seal = 1;
     stage.write(two, "again", imported, options).wait();
-    tensor->deleter(managed);
+    managed.reset();
     CHECK(stage.read(two, {"again"}).next()->row<point>(1).z == 6);
 }
 
@@ -132,7 +130,7 @@ static void a_consumer_of_dlpack_fills_a_group(const callboard::stage &stage)
 {
     const callboard::query two = stage.query({"/World/a", "/World/b"});
     callboard::session session = stage.map<float>(two, "filled", callboard::next_ordinal);
-    DLManagedTensorVersioned *managed = session.next()->dlpack();
+    auto *managed = session.next()->dlpack().release(); /* the consumer's */
     auto *tensor = reinterpret_cast<cbd_dlpack_versioned *>(managed);
     static_cast<float *>(tensor->tensor.data)[1] = 9;
     session.unmap(CBD_FLAG_SEAL).wait(); /* copies: the export is alive (M1) */
@@ -254,8 +252,11 @@ static void run(const char *name)
 
 #endif
 
+void run_calls(const char *name); // live_cxx_calls.cc
+
 int main(int, char **argv)
 {
     run(argv[1]);
+    run_calls(argv[1]);
     std::puts("ok");
 }

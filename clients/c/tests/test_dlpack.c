@@ -390,7 +390,7 @@ static void an_export_of_a_read_owns_a_pin(void)
     CHECK_STATUS(cbd_dlpack_export_read_versioned(NULL, 0, 0, &(DLManagedTensorVersioned *){NULL}, &error), CBD_STATUS_INVALID_ARGUMENT);
     cbd_release_group(group);
     cbd_stage_close(s.stage);
-    CHECK(fake_pins_held(s.f) == 1 && fake_channel_locked(s.f)); /* behaviour 290, field report E2: the exports keep it */
+    CHECK(fake_pins_held(s.f) == 1 && fake_channel_locked(s.f)); /* behaviour 290, field reports E2, E4: the exports keep it */
     CHECK(memcmp(v->dl_tensor.data, rows, sizeof rows) == 0);
     second->deleter(second);
     CHECK(fake_pins_held(s.f) == 1 && memcmp(v->dl_tensor.data, rows, sizeof rows) == 0);

@@ -477,6 +477,7 @@ static void a_batch_is_one_op_of_all_its_entries(void)
     memset(&sent.entry, 0, sizeof sent.entry);
     entries[1] = (cbd_write_entry){"mass", &wrong, NULL};
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.text, "\"mass\"") != NULL && strstr(error.text, "3 rows") != NULL); /* which one it is (behaviour 224) */
     entries[1] = (cbd_write_entry){"pose", &p, NULL};
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 2, 4, 0, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.text, "entry 0 and entry 1") != NULL);

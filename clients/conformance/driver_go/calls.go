@@ -253,7 +253,7 @@ func (d *driver) mapAttribute(c command) (*answer, error) {
 	if c.has("share") { // others may claim its groups
 		return a, nil
 	}
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(context.Background()) {
 		if err != nil {
 			return nil, err
 		}

@@ -41,7 +41,7 @@ func (d *driver) next(c command) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for g, err := range m.Groups() {
+	for g, err := range m.Groups(context.Background()) {
 		if err != nil {
 			return nil, err
 		}

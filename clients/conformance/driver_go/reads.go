@@ -61,10 +61,10 @@ func (d *driver) snapshotRead(c command) (*answer, error) {
 		if !ok {
 			return nil, fmt.Errorf("no snapshot was taken at epoch %d", c.number("since"))
 		}
-		r, err := s.ReadSince(q, cursor, c.args[2:]...)
+		r, err := s.ReadSince(context.Background(), q, cursor, c.args[2:]...)
 		return d.groups(c, r, err)
 	}
-	r, err := s.Read(q, c.args[2:]...)
+	r, err := s.Read(context.Background(), q, c.args[2:]...)
 	return d.groups(c, r, err)
 }
 

@@ -100,7 +100,7 @@ func (d *driver) frames(c command) (*answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := s.Read(q, c.arg(1))
+		r, err := s.Read(ctx, q, c.arg(1))
 		if err != nil {
 			return nil, err
 		}

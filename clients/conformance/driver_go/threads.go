@@ -199,6 +199,6 @@ func (d *driver) delta(ctx context.Context, q *callboard.Query, name string, sin
 		return nil, since, err
 	}
 	defer s.Release()
-	read, err := s.ReadSince(q, since, name)
+	read, err := s.ReadSince(ctx, q, since, name)
 	return read, s.Cursor(), err
 }

@@ -317,9 +317,10 @@ def test_buffers_of_the_standard_library(stage: cb.Stage, name: str) -> None:
         assert np.asarray(published(stage, f"{name}/pages", pages))[:4].tolist() == [97, 98, 99, 0]
 
 
-def test_a_buffer_without_a_format(stage: cb.Stage, name: str, driver: ModuleType) -> None:
-    """With DLPack it comes by that, as JAX's arrays of bfloat16 do; without, its dtype says why, or its own error"""
+def test_what_a_buffer_cannot_say(stage: cb.Stage, name: str, driver: ModuleType) -> None:
+    """DLPack says it, as of JAX's bfloat16 and arrays on a GPU; without, the dtype says why, or its own error"""
     view = published(stage, name, np.array([0x3F80, 0x4000], np.uint16), dtype="bfloat16")
+    device = view.__dlpack_device__()
 
     class Refuses(driver.Exporter):
         dtype: Any = np.dtype(np.float32)
@@ -328,18 +329,46 @@ def test_a_buffer_without_a_format(stage: cb.Stage, name: str, driver: ModuleTyp
         dtype = np.dtype(ml_dtypes.bfloat16)
 
         def __dlpack_device__(self) -> tuple[int, int]:
-            return view.__dlpack_device__()
+            return device
 
         def __dlpack__(self, **options: Any) -> object:
             return view.__dlpack__(**options)
 
     given = [kind(b"", "none", 2, (0,), (2,), 0, False) for kind in (Jax, Refuses)]
     assert published(stage, name + "/in", given[0]).bits[1] == 0x4000 and given[0].lent == 0
+    device = (2, 1)
+    for dtype in (Jax.dtype, np.dtype("f4")):
+        Jax.dtype = dtype
+        with pytest.raises(cb.NotSupported, match=r"\(2, 1\)"):
+            stage.publish(name, given[0])
     with pytest.raises(BufferError, match="there is no format"):
         stage.publish(name, given[1])
     Refuses.dtype = np.dtype("M8[s]")
     with pytest.raises(ValueError, match="datetime64"):
         stage.publish(name, given[1])
+
+
+def test_a_buffer_of_an_unknown_format_comes_by_dlpack(stage: cb.Stage, name: str) -> None:
+    """As of TensorFlow's tensors of bfloat16, which are asked for what they lack in Python. Else the format is named"""
+    asked = []
+
+    class Tensor(ctypes.c_wchar * 3):
+        def __getattr__(self, attribute: str) -> object:
+            asked.append(attribute)
+            raise AttributeError(attribute)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **options: Any) -> object:
+            if self[0] == "?":
+                raise ZeroDivisionError
+            return np.arange(3.0).__dlpack__(**options)
+
+    assert published(stage, name, Tensor(*"abc"))[2] == 2
+    with pytest.raises(ValueError, match="format '<u'"):
+        stage.publish(name, Tensor(*"?bc"))
+    assert asked
 
 
 def test_an_exporter_that_refuses_is_heard(stage: cb.Stage, name: str) -> None:

@@ -398,34 +398,6 @@ def test_use_after_release(stage: cb.Stage, query: cb.Query, name: str) -> None:
     group.release()
 
 
-def test_frameworks_take_views_where_they_are_installed(broker: Broker, name: str) -> None:
-    """Each in a process of its own: importing one takes long and some do not like each other."""
-    program = f"""
-import importlib.util
-import callboard as cb
-import numpy as np
-with cb.connect() as stage:
-    stage.publish({name!r}, np.arange(6, dtype=np.float32).reshape(2, 3))
-    view = stage.latest({name!r})
-    if importlib.util.find_spec("torch"):
-        tensor = view.torch()
-        assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
-        tensor[0, 0] = 9
-        assert view[0, 0] == 0
-        assert view.torch(copy=False).data_ptr() == np.asarray(view).ctypes.data
-    else:
-        try:
-            view.torch()
-        except ImportError:
-            pass
-    if importlib.util.find_spec("jax"):
-        import jax
-        assert float(jax.dlpack.from_dlpack(view).sum()) == 15
-"""
-    done = broker.python(program, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
 def test_python_knows_no_shared_memory_tracker(broker: Broker) -> None:
     """field report A23"""
     program = "import callboard, sys; raise SystemExit('multiprocessing.shared_memory' in sys.modules)"

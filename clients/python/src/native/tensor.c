@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define ACCEPTED "accepted are bool, integers of 8 to 64 bits, float16 to float64, complex64 and complex128 in native order"
+#define ACCEPTED "accepted are bool, integers of 8 to 64 bits, float16 to float64, complex64, complex128, bfloat16 and float8, in native order"
 
 /* Sets the error for elements that have no type here; the array's own word for them, where it has one. */
 static int refuse_elements(PyObject *from, const char *format)
@@ -81,10 +81,8 @@ int input_room(struct input *input, int ndim)
 }
 
 static int from_buffer(struct input *input, PyObject *from);
-static int from_dlpack(struct input *input, PyObject *from);
-
-/* What gave no buffer, for a reason that is set: for want of a format, which bfloat16 and float8 lack, and dates. The
- * first come by DLPack, or from NumPy, which cannot, as their bits. Sets the exception anew where it knows more. */
+/* What gave no buffer, for a reason that is set: for want of a format, which bfloat16 and float8 lack, and dates. Of the
+ * first NumPy gives the bits. Sets the exception anew where it knows more. */
 static int from_formatless(struct input *input, PyObject *from)
 {
     PyObject *type, *value, *traceback;
@@ -93,7 +91,7 @@ static int from_formatless(struct input *input, PyObject *from)
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *dtype = PyObject_GetAttrString(from, "dtype");
     int known = dtype == NULL ? -1 : convert_dtype(dtype, &code, &bits, &lanes);
-    bool other = dtype == NULL || (known == 0 && !is_opaque(code));
+    bool other = dtype == NULL || (known == 0 && !(is_opaque(code) && PyObject_HasAttrString(from, "__array_interface__")));
     Py_XDECREF(dtype);
     if (other) { /* it was something else */
         PyErr_Restore(type, value, traceback);
@@ -104,8 +102,6 @@ static int from_formatless(struct input *input, PyObject *from)
     Py_XDECREF(traceback);
     if (known < 0)
         return refuse_elements(from, "?");
-    if (!PyObject_HasAttrString(from, "__array_interface__"))
-        return from_dlpack(input, from);
     PyObject *integers = PyObject_CallMethod(from, "view", "s", bits == 8 ? "u1" : "u2");
     int result = integers == NULL ? -1 : from_buffer(input, integers);
     Py_XDECREF(integers); /* the buffer keeps it */
@@ -208,6 +204,33 @@ static int from_dlpack(struct input *input, PyObject *from)
     return result;
 }
 
+static bool has_dlpack(PyObject *from)
+{
+    return PyObject_HasAttrString(from, "__dlpack__") && PyObject_HasAttrString(from, "__dlpack_device__");
+}
+
+/* What a buffer cannot say DLPack may: JAX gives none of bfloat16, or on a GPU, and TensorFlow one of a format of its own.
+ * Where neither can, DLPack's error counts if there was no buffer at all, else the format's. */
+static int from_buffer_or_dlpack(struct input *input, PyObject *from)
+{
+    PyObject *type, *value, *traceback;
+    if (from_buffer(input, from) == 0)
+        return 0;
+    bool none = PyErr_ExceptionMatches(PyExc_BufferError), refused = none || PyErr_ExceptionMatches(PyExc_ValueError);
+    PyErr_Fetch(&type, &value, &traceback);
+    bool possible = refused && has_dlpack(from);
+    input_close(input);
+    int result = possible ? from_dlpack(input, from) : -1;
+    if (result < 0 && !(possible && none)) {
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return result;
+}
+
 /* A list of tensors is not one tensor: NumPy would stack them, and the rows would be guessed. */
 static int refuse_list_of_tensors(PyObject *list)
 {
@@ -284,10 +307,10 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 
     int result;
     if (PyObject_CheckBuffer(from))
-        result = from_buffer(input, from);
+        result = from_buffer_or_dlpack(input, from);
     else if ((result = exchange_take(from, input)) != 0)
         result = result < 0 ? -1 : 0;
-    else if (PyObject_HasAttrString(from, "__dlpack__") && PyObject_HasAttrString(from, "__dlpack_device__"))
+    else if (has_dlpack(from))
         result = from_dlpack(input, from);
     else
         result = from_numbers(input, from);
