@@ -18,6 +18,17 @@ type costCase struct {
 	Size    int    `json:"size"`
 	Changed int    `json:"changed"`
 	Rounds  int    `json:"-"`
+	InARow  int    `json:"in_a_row"` // 1: a tick apart
+}
+
+// inARow is how many rounds follow each other at once where they are not a tick apart.
+const inARow = 20
+
+func (c costCase) pace() string {
+	if c.InARow > 1 {
+		return "in a row"
+	}
+	return "a tick apart"
 }
 
 // costResult is a case over its repetitions: medians of each, in nanoseconds.
@@ -25,7 +36,7 @@ type costResult struct {
 	costCase
 	Whole  spread `json:"whole_ns"`  // map, fill, unmap, seal
 	Commit spread `json:"commit_ns"` // unmap, seal
-	Beside spread `json:"beside_ns"` // the bytes alone, moved in the same round
+	Beside spread `json:"beside_ns"` // the bytes alone, moved at the same pace
 	Ratio  spread `json:"ratio"`     // of the medians of each repetition
 }
 
@@ -38,17 +49,19 @@ type promise struct {
 
 func costCases(quick bool) []costCase {
 	if quick {
-		return []costCase{{"runs", 1 << 20, 64 << 10, 5}, {"random", 10_000, 500, 5}, {"append", 100, 0, 1}, {"delete", 100, 0, 1}}
+		return []costCase{{"runs", 1 << 20, 64 << 10, 5, 1}, {"random", 10_000, 500, 5, inARow}, {"append", 100, 0, 1, 1}, {"delete", 100, 0, 1, 1}}
 	}
 	cases := []costCase{}
-	for _, changed := range []int{4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20} {
-		cases = append(cases, costCase{"runs", 16 << 20, changed, 200}, costCase{"runs", 256 << 20, changed, 200})
-	}
-	for _, changed := range []int{1000, 10_000, 100_000} {
-		cases = append(cases, costCase{"random", 1_000_000, changed, 100})
+	for _, pace := range []int{1, inARow} {
+		for _, changed := range []int{4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20} {
+			cases = append(cases, costCase{"runs", 16 << 20, changed, 100, pace}, costCase{"runs", 256 << 20, changed, 100, pace})
+		}
+		for _, changed := range []int{1000, 10_000, 100_000} {
+			cases = append(cases, costCase{"random", 1_000_000, changed, 100, pace})
+		}
 	}
 	for _, prims := range []int{10, 100, 1000, 10_000, 100_000} {
-		cases = append(cases, costCase{"append", prims, 0, 5}, costCase{"delete", prims, 0, 5})
+		cases = append(cases, costCase{"append", prims, 0, 5, 1}, costCase{"delete", prims, 0, 5, 1})
 	}
 	return cases
 }
@@ -88,7 +101,7 @@ func (p programs) runCost(o options, retain int, c costCase) (whole, commit, bes
 			err = stopErr
 		}
 	}()
-	cmd := p.command(pinned, o.cpu, p.cost, b.stage, c.Way, strconv.Itoa(c.Size), strconv.Itoa(c.Changed), strconv.Itoa(c.Rounds))
+	cmd := p.command(pinned, o.cpu, p.cost, b.stage, c.Way, strconv.Itoa(c.Size), strconv.Itoa(c.Changed), strconv.Itoa(c.Rounds), strconv.Itoa(c.InARow))
 	cmd.Env = b.env
 	out, err := cmd.Output()
 	if err != nil {
@@ -109,9 +122,9 @@ func (p programs) runCost(o options, retain int, c costCase) (whole, commit, bes
 
 // promises holds the results to what is promised of them.
 func promises(results []costResult) (all []promise) {
-	find := func(way string, size, changed int) *costResult {
+	find := func(like costCase, size int) *costResult {
 		for i := range results {
-			if r := &results[i]; r.Way == way && r.Size == size && r.Changed == changed {
+			if r := &results[i]; r.Way == like.Way && r.Size == size && r.Changed == like.Changed && r.InARow == like.InARow {
 				return r
 			}
 		}
@@ -121,15 +134,18 @@ func promises(results []costResult) (all []promise) {
 		r := &results[i]
 		switch r.Way {
 		case "runs":
+			if r.InARow == 1 {
+				continue // what is promised of runs is promised where nothing is done between rounds
+			}
 			all = append(all, promise{fmt.Sprintf("a run of %s in %s: at most 4 × memcpy + 100 µs, in µs", size(r.Changed), size(r.Size)),
 				r.Whole.Median / 1000, 4*r.Beside.Median/1000 + 100})
-			if small := find("runs", 16<<20, r.Changed); small != nil && r.Size == 256<<20 {
+			if small := find(r.costCase, 16<<20); small != nil && r.Size == 256<<20 {
 				all = append(all, promise{fmt.Sprintf("a run of %s: 256 MiB at most 1.3 × 16 MiB", size(r.Changed)), r.Whole.Median / small.Whole.Median, 1.3})
 			}
 		case "random":
-			all = append(all, promise{fmt.Sprintf("%d of %d random rows of 12 B: unmap and seal at most 3 × a scatter in C", r.Changed, r.Size), r.Ratio.Median, 3})
+			all = append(all, promise{fmt.Sprintf("%d of %d random rows of 12 B, %s: unmap and seal at most 3 × a scatter in C", r.Changed, r.Size, r.pace()), r.Ratio.Median, 3})
 		case "append", "delete":
-			if few := find(r.Way, 1000, 0); few != nil && r.Size == 100_000 {
+			if few := find(r.costCase, 1000); few != nil && r.Size == 100_000 {
 				all = append(all, promise{fmt.Sprintf("%s of 100 000 prims: at most 2 × as much for each as of 1000", r.Way),
 					r.Whole.Median / float64(r.Size) / (few.Whole.Median / 1000), 2})
 			}
@@ -141,17 +157,17 @@ func promises(results []costResult) (all []promise) {
 func costTable(title string, results []costResult) table.Writer {
 	t := table.NewWriter()
 	t.SetTitle(title)
-	t.AppendHeader(table.Row{"what", "of", "changed", "map to sealed µs", "unmap to sealed µs", "bytes alone µs", "÷"})
-	t.SetColumnConfigs(alignRight(2, 7))
+	t.AppendHeader(table.Row{"what", "of", "changed", "rounds", "map to sealed µs", "unmap to sealed µs", "bytes alone µs", "÷"})
+	t.SetColumnConfigs(alignRight(2, 8))
 	for _, r := range results {
-		of, changed, beside, times := fmt.Sprint(r.Size), fmt.Sprint(r.Changed), micros(r.Beside), ratio(r.Ratio)
+		of, changed, pace, beside, times := fmt.Sprint(r.Size), fmt.Sprint(r.Changed), r.pace(), micros(r.Beside), ratio(r.Ratio)
 		switch r.Way {
 		case "runs":
 			of, changed = size(r.Size), size(r.Changed)
 		case "append", "delete":
-			changed, beside, times = "", "", ""
+			changed, pace, beside, times = "", "", "", ""
 		}
-		t.AppendRow(table.Row{r.Way, of, changed, micros(r.Whole), micros(r.Commit), beside, times})
+		t.AppendRow(table.Row{r.Way, of, changed, pace, micros(r.Whole), micros(r.Commit), beside, times})
 	}
 	return t
 }
@@ -177,12 +193,14 @@ Written by %[1]s
 
 %[2]d CPUs (%[3]s), Linux %[4]s, %[5]s, %[6]s; load before the run: %[7]s. Broker and client run on one CPU.
 
-Rows of a column that exists are mapped, filled, unmapped and sealed; in the same round a plain loop in C moves as many bytes
-between arrays of its own: memcpy for runs of rows of 4 KiB, a scatter for random rows of 12 bytes. Appended prims are written
+Rows of a column that exists are mapped, filled, unmapped and sealed; beside it, at the same pace, a plain loop in C moves as many
+bytes between arrays of its own: memcpy for runs of rows of 4 KiB, a scatter for random rows of 12 bytes. Appended prims are written
 first and sealed once; of as many, half are deleted, in operations and seals of a thousandth each. Figures are medians of the
 repetitions, each the median of its rounds, with the extremes in brackets.
 
-With retain 1 a recycled block lags one version behind, with retain 4 four: all that changed meanwhile must be copied, too.
+With retain 1 a recycled block lags one version behind, with retain 4 four: all that changed meanwhile must be copied, too. A tick
+apart, the broker does that between two rounds, in the 20 ms in which nobody asks for anything. In a row, each round pays for it;
+of %[8]d such rounds after a pause the first is left out.
 `
 
 // costReport is everything that a run found out of what commits cost.
@@ -207,7 +225,7 @@ func measureCosts(o options, p programs) (err error) {
 	finish()
 	r.Promises = promises(r.Retain1)
 	tables := []table.Writer{promiseTable(r.Promises), costTable("Retain 1", r.Retain1), costTable("Retain 4", r.Retain4)}
-	text := fmt.Sprintf(costIntroduction, "`"+r.Command+"`.", r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Machine.Compiler, r.Machine.Load)
+	text := fmt.Sprintf(costIntroduction, "`"+r.Command+"`.", r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Machine.Compiler, r.Machine.Load, inARow)
 	for _, t := range tables {
 		fmt.Println(t.Render())
 		text += "\n" + t.RenderMarkdown() + "\n"

@@ -50,12 +50,13 @@ type Broker struct {
 	parked    []parked // ops that wait for other clients' ops
 	entries   [drainBatch]protocol.SubmissionEntry
 	stopping  bool
+	quiet     bool      // nobody rang for a while
 	trimmed   time.Time // when idle memory was looked for last
 	leaving   bool      // removes nothing: another broker goes on with the stage
 	sleepOnce func()
 
 	mailbox mailbox
-	jobs    chan *copyJob
+	copies  copyQueue
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
@@ -79,8 +80,7 @@ func Start(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{},
-		jobs: make(chan *copyJob, 64), left: make(chan struct{})}
+	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{}, left: make(chan struct{})}
 	b.sleepOnce = b.sleep
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.start(); err != nil {
@@ -241,6 +241,7 @@ func (b *Broker) Close() {
 		b.ring()
 		b.looping.Wait()
 		b.cancel()
+		b.copies.end()
 		b.workers.Wait()
 		b.tearDown()
 	})

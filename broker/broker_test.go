@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,13 +27,20 @@ func floats(values ...float32) []byte {
 	return out
 }
 
-// latest finds the newest version of column 1 by hand.
-func (p *peer) latest(column uint64) protocol.VersionSlot {
+// attribute finds a column's entry by hand.
+func (p *peer) attribute(column uint64) *protocol.AttributeEntry {
 	p.t.Helper()
 	root := p.root()
 	_, pages := p.segment(root.AttributePages[0].Segment)
 	entry, err := shm.View[protocol.AttributeEntry](pages.Bytes(), root.AttributePages[0].OffsetBytes+column*256)
 	require.NoError(p.t, err)
+	return entry
+}
+
+// latest finds the newest version of a column by hand.
+func (p *peer) latest(column uint64) protocol.VersionSlot {
+	p.t.Helper()
+	entry := p.attribute(column)
 	_, slots := p.segment(entry.SlotPages.Segment)
 	page, err := shm.View[protocol.SlotPage](slots.Bytes(), entry.SlotPages.OffsetBytes)
 	require.NoError(p.t, err)
@@ -107,6 +115,42 @@ func TestLongCopy(t *testing.T) {
 			require.Equal(t, byte(ordinal+i), data.Bytes()[v.Block.OffsetBytes+i])
 		}
 	}
+}
+
+// O7, L1: what a spare block lacks is copied when nobody rings, and a seal after that
+// copies only what is new.
+func TestTheLoopCopiesAheadWhenNobodyRings(t *testing.T) {
+	b := startBroker(t, func(c *Config) { c.Retain = 1 })
+	p := attachPeer(t, b)
+	whole, one := p.query("/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h"), p.query("/c")
+	write := func(ordinal, query uint64, values ...float32) {
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpWrite, Handle: query, Ordinal: ordinal}, writeArguments("x", float32s, uint64(len(values)), floats(values...)))
+		p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpSeal, Ordinal: ordinal, Value: protocol.ScopeAll}, nil)
+	}
+	copied := func() uint64 { return atomic.LoadUint64(&p.attribute(1).CopiedBytes) }
+	catchUp := func() {
+		for wait := time.Now(); !caughtUp(b) && time.Since(wait) < 10*time.Second; time.Sleep(5 * time.Millisecond) {
+		}
+		require.True(t, caughtUp(b), "a block lags, and nobody rings")
+	}
+	write(1, whole, 0, 1, 2, 3, 4, 5, 6, 7)
+	for ordinal := uint64(2); ordinal < 12; ordinal++ {
+		before := copied()
+		write(ordinal, one, float32(ordinal))
+		v := p.latest(1)
+		_, data := p.segment(v.Block.Segment)
+		require.Equal(t, floats(0, 1, float32(ordinal), 3, 4, 5, 6, 7), data.Bytes()[v.Block.OffsetBytes:][:32])
+		catchUp()
+		if ordinal > 4 { // blocks go round
+			require.EqualValues(t, before+4+4+8*4, copied(), "a row is captured and put into the block; then, of so few, all are copied ahead")
+		}
+	}
+}
+
+// caughtUp asks the loop whether all spare blocks are up to date.
+func caughtUp(b *Broker) (done bool) {
+	b.do(func() { done = !b.store.Lags() })
+	return done
 }
 
 // I3, S5: the memory of a client that is gone is used again within a second; its open

@@ -12,7 +12,7 @@
 //	what a killed broker left ──▶ recover.go
 //	attach socket ──▶ session.go ──▶ mailbox ─┐
 //	rings ─────────▶ loop.go ──▶ operations.go ──▶ snapshot.Store ──▶ readers
-//	                     │  jobs.go (copies, new segments)
+//	                     │  jobs.go copies.go (copies, new segments)
 //	                     └▶ announce.go ──▶ NATS          describe.go ◀── NATS
 //
 // # Invariants
@@ -26,6 +26,8 @@
 //	K6 A start that fails leaves what it was to recover, and a broker that left its stage
 //	   to another one touches nothing of it any more.
 //	K7 An op that waits for other clients' ops is parked: it holds up no other op (rule M2).
+//	K8 What may be for nothing, copying ahead, the loop does only when nobody rang for a
+//	   while, 64 KiB at a time (rule L1).
 //
 // # When a peer dies or lies
 //

@@ -13,9 +13,6 @@ import (
 	"callboard/snapshot"
 )
 
-// copyWorkers is the size of the pool that makes long copies (rule L1).
-const copyWorkers = 2
-
 // copyJob is a copy on its way, and the op that waits for it.
 type copyJob struct {
 	client *client
@@ -27,29 +24,7 @@ type copyJob struct {
 // startCopy hands a job to the pool; the client's next op waits until it is done.
 func (b *Broker) startCopy(c *client, e protocol.SubmissionEntry, out outcome, job *snapshot.Job) {
 	c.copying = true
-	w := &copyJob{client: c, entry: e, out: out, job: job}
-	select {
-	case b.jobs <- w:
-	default: // more clients copy than the queue holds
-		go func() {
-			select {
-			case b.jobs <- w:
-			case <-b.ctx.Done():
-			}
-		}()
-	}
-}
-
-func (b *Broker) copyWorker() {
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case w := <-b.jobs:
-			fault := shm.Guard(w.job.Run)
-			b.later(func() { b.endCopy(w, fault) })
-		}
-	}
+	b.copies.add(&copyJob{client: c, entry: e, out: out, job: job})
 }
 
 // endCopy ends a job in the loop.

@@ -38,6 +38,7 @@ type column struct {
 	log        [logVersions]changed
 	due        due
 	spares     []spare
+	lags       bool // in Store.lagging
 	tombstones tombstones
 	ragged     *ragged // of an array column
 }

@@ -67,7 +67,7 @@
 //	filter*.go                    which prims a query by filter is of
 //	capture.go by_prim.go session.go  what waits for its seal    memory.go arena.go spares.go  blocks
 //	groups.go             sessions that several clients fill: claims, further attempts
-//	fold.go recycle.go            the next version of a column   tombstones.go       what was deleted
+//	fold.go recycle.go ahead.go   the next version of a column   tombstones.go       what was deleted
 //	ragged*.go                    data blocks of array columns, their writes and sessions
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
@@ -92,7 +92,9 @@
 //     in shared memory between any two stores can be recovered from: all that was
 //     sealed, and of the seal on its way everything or nothing.
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
-//     date by the rows that changed since, as far as the log reaches (rule O7).
+//     date by the rows that changed since, as far as the log reaches (rule O7); before
+//     the seal, where the loop had nothing else to do. A block that is half-way there
+//     is still good for the version that it was of: only a seal makes it one again.
 //  8. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
 //     and no system call but the wake.
 //  9. A data block is there while a version whose table may refer to it is (V8). When

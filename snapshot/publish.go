@@ -67,6 +67,7 @@ func (s *Store) publish(z *sealing) {
 			store64(&c.entry.LatestSlot, uint64(c.latest().slot))
 			count(&c.entry.VersionCount, 1)
 			s.noteExcess(c)
+			s.noteLag(c)
 		}
 		f.end(s)
 	}

@@ -62,6 +62,7 @@ type spare struct {
 	block    *Block
 	ordinals *Block
 	sequence uint64
+	progress progress
 }
 
 // keepSpare takes a reclaimed version's storage over, if it is the stage's own and
@@ -77,7 +78,18 @@ func (c *column) keepSpare(s *Store, v *version) bool {
 		s.memory.Drop(v.ordinals)
 	}
 	c.spares = append(c.spares, x)
+	s.noteLag(c)
 	return true
+}
+
+// newestSpare is the one that takeSpare gives, if it has room; nil: there is none.
+func (c *column) newestSpare() (newest *spare) {
+	for i := range c.spares {
+		if x := &c.spares[i]; newest == nil || x.sequence > newest.sequence {
+			newest = x
+		}
+	}
+	return newest
 }
 
 // takeSpare gives the newest spare that has room for need bytes and tells how many
@@ -139,8 +151,7 @@ func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
 	if fault.On(fault.DirtyRangeLost) {
 		return
 	}
-	rows := c.changedRows(now, behind, all)
-	if alone := max(rowBytes, cacheLine); rows == all || rows*alone > all*rowBytes { // all of them are no more to move
+	if rows := c.changedRows(now, behind, all); rows == all || costsAll(rows, all, rowBytes) {
 		copy(dst, src[:all*rowBytes])
 		return
 	}
@@ -171,9 +182,7 @@ func (c *column) catchUpOrdinals(now, behind, all uint64, dst, src []byte) {
 	ordinals := slice[uint64](dst, 0, int(all))
 	for q := now - behind + 1; q <= now; q++ {
 		d := &c.log[q%logVersions]
-		for _, row := range d.single {
-			ordinals[row] = d.ordinal
-		}
+		setOrdinals(ordinals, d.single, d.ordinal)
 		for _, run := range d.spans {
 			for i := range run.count {
 				ordinals[run.first+i] = d.ordinal
@@ -182,8 +191,17 @@ func (c *column) catchUpOrdinals(now, behind, all uint64, dst, src []byte) {
 	}
 }
 
+func setOrdinals(ordinals []uint64, rows []uint32, ordinal uint64) {
+	for _, row := range rows {
+		ordinals[row] = ordinal
+	}
+}
+
 // cacheLine is what a row costs at least to be moved alone.
 const cacheLine = 64
+
+// costsAll tells whether to move rows alone costs no less than to move all of them.
+func costsAll(rows, all, rowBytes uint64) bool { return rows*max(rowBytes, cacheLine) > all*rowBytes }
 
 // due is the rows that are no part of a run and have changed in some versions, each
 // once and in order where they are many: then neighbours share pages and lines, and

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -9,8 +10,8 @@ import (
 )
 
 // benchmarkRandomRows writes random rows of 12 bytes, one commit each, beside the bare
-// scatter that nothing can beat.
-func benchmarkRandomRows(b *testing.B, retain uint32, total, rows int, bare bool) {
+// scatter that nothing can beat. ahead: blocks catch up while the clock stands.
+func benchmarkRandomRows(b *testing.B, retain uint32, total, rows int, bare, ahead bool) {
 	const rowBytes = 12
 	f := newFixture(b, Config{Retain: retain, CopyInlineBytes: 1 << 40}, 4<<30)
 	prims := make([]uint64, total)
@@ -54,18 +55,23 @@ func benchmarkRandomRows(b *testing.B, retain uint32, total, rows int, bare bool
 	}
 	for n := 0; b.Loop(); n++ {
 		write(queries[n%len(queries)], data[:rows*rowBytes])
+		if ahead {
+			b.StopTimer()
+			for f.store.CatchUp() {
+			}
+			b.StartTimer()
+		}
 	}
 }
 
-const million = 1_000_000
-
-func BenchmarkRandomRows1k(b *testing.B)          { benchmarkRandomRows(b, 1, million, 1000, false) }
-func BenchmarkRandomRows1kBare(b *testing.B)      { benchmarkRandomRows(b, 1, million, 1000, true) }
-func BenchmarkRandomRows10k(b *testing.B)         { benchmarkRandomRows(b, 1, million, 10_000, false) }
-func BenchmarkRandomRows10kRetain4(b *testing.B)  { benchmarkRandomRows(b, 4, million, 10_000, false) }
-func BenchmarkRandomRows10kBare(b *testing.B)     { benchmarkRandomRows(b, 1, million, 10_000, true) }
-func BenchmarkRandomRows100k(b *testing.B)        { benchmarkRandomRows(b, 1, million, 100_000, false) }
-func BenchmarkRandomRows100kRetain4(b *testing.B) { benchmarkRandomRows(b, 4, million, 100_000, false) }
-func BenchmarkRandomRows100kBare(b *testing.B)    { benchmarkRandomRows(b, 1, million, 100_000, true) }
-func BenchmarkRandomRowsAll(b *testing.B)         { benchmarkRandomRows(b, 4, million, million, false) }
-func BenchmarkRandomRowsAllBare(b *testing.B)     { benchmarkRandomRows(b, 4, million, million, true) }
+// BenchmarkRandomRows is of a million rows.
+func BenchmarkRandomRows(b *testing.B) {
+	for _, rows := range []int{1000, 10_000, 100_000, 1_000_000} {
+		for name, c := range map[string]struct {
+			retain      uint32
+			bare, ahead bool
+		}{"bare": {bare: true}, "retain=1": {retain: 1}, "retain=4": {retain: 4}, "ahead": {retain: 1, ahead: true}} {
+			b.Run(fmt.Sprintf("%d/%s", rows, name), func(b *testing.B) { benchmarkRandomRows(b, c.retain, 1_000_000, rows, c.bare, c.ahead) })
+		}
+	}
+}

@@ -65,6 +65,7 @@ type Store struct {
 	lent     []lent
 	floors   floors
 	excess   []*column // have versions beyond their retention
+	lagging  []*column // have spare blocks that may lag behind
 	notes    []segmentNote
 
 	attributes, segments table

@@ -1,7 +1,7 @@
 /* What a commit costs beside the least that moving its bytes costs.
  *
  * A round changes some rows of a column that exists: map the rows, fill them from a payload, unmap, seal, wait for the
- * seal. In the same round the bytes are moved by a plain loop between memory of this program's own:
+ * seal. Beside it the bytes are moved by a plain loop between memory of this program's own:
  *
  *     runs     rows of 4 KiB, one run of neighbours at a random place; beside it memcpy of as many bytes, from and to
  *              places of large arrays where nobody was lately, so that both are cold
@@ -11,9 +11,13 @@
  *
  * One line a round: nanoseconds of the whole round, of unmap to the end of the seal, and of what is beside it.
  *
- * Usage: cost STAGE runs COLUMN_BYTES CHANGED_BYTES ROUNDS
- *        cost STAGE random ROWS CHANGED_ROWS ROUNDS
- *        cost STAGE append|delete PRIMS 0 ROUNDS
+ * Rounds of the first two come IN_A_ROW: a pause, so many times what is beside, so many rounds. The broker copies ahead
+ * in the pause, never while anything is timed: with 1 in a row, a tick apart, each round finds that done; with more,
+ * only the first would, and is not printed.
+ *
+ * Usage: cost STAGE runs COLUMN_BYTES CHANGED_BYTES ROUNDS IN_A_ROW
+ *        cost STAGE random ROWS CHANGED_ROWS ROUNDS IN_A_ROW
+ *        cost STAGE append|delete PRIMS 0 ROUNDS 1
  */
 #include "../relay/rounds.h"
 
@@ -21,7 +25,9 @@
 
 #include <sched.h>
 
-#define WARM_UP 24 /* rounds until blocks are used again */
+#define WARM_UP 48 /* rounds until blocks are used again, and each set of rows has come twice */
+#define PAUSE_NS 20000000 /* a tick */
+#define IN_A_ROW_MAX 32
 #define PLACES 16  /* different sets of rows, in turn */
 #define RUN_ROW 4096u
 #define SMALL_ROW 12u
@@ -116,50 +122,91 @@ static void print(uint64_t started, uint64_t handed, uint64_t ended, uint64_t be
            (unsigned long long)beside);
 }
 
-static void runs(uint64_t column_bytes, uint64_t changed_bytes, unsigned rounds)
+/* What is measured: a round that changes rows, and what is beside it. */
+static struct {
+    uint32_t changed;         /* rows */
+    uint64_t bytes;           /* of these */
+    uint16_t lanes;
+    cbd_query *some[PLACES];
+    uint32_t *which[PLACES];
+    char *from, *to;
+    uint64_t places;           /* how far from and to reach; 0: all rounds use their beginning */
+} work;
+
+static void move_run(unsigned i, uint64_t at)
 {
-    uint32_t rows = (uint32_t)(column_bytes / RUN_ROW), changed = (uint32_t)(changed_bytes / RUN_ROW);
-    char *whole = memory(column_bytes), *from = memory(256u << 20), *to = memory(256u << 20);
-    cbd_query *all = query_of(NULL, rows, "p"), *some[PLACES];
-    uint32_t *which = malloc(changed * sizeof *which);
-    for (int i = 0; i < PLACES; i++) {
-        uint32_t first = (uint32_t)(next_random() % (rows - changed + 1));
-        for (uint32_t k = 0; k < changed; k++)
-            which[k] = first + k;
-        some[i] = query_of(which, changed, "p");
-    }
-    commit(all, RUN_ROW / 4, whole, column_bytes);
-    for (unsigned i = 0; i < WARM_UP + rounds; i++) {
-        uint64_t at = next_random() % ((256u << 20) - changed_bytes) & ~63ull, before = now_ns();
-        memcpy(to + at, from + at, changed_bytes);
-        uint64_t started = now_ns(), handed = commit(some[i % PLACES], RUN_ROW / 4, from + at, changed_bytes), ended = now_ns();
-        if (i >= WARM_UP)
-            print(started, handed, ended, started - before);
+    (void)i;
+    memcpy(work.to + at, work.from + at, work.bytes);
+}
+
+static void scatter(unsigned i, uint64_t at)
+{
+    (void)at;
+    const uint32_t *to = work.which[i % PLACES];
+    for (uint32_t k = 0; k < work.changed; k++)
+        memcpy(work.to + (size_t)to[k] * SMALL_ROW, work.from + (size_t)k * SMALL_ROW, SMALL_ROW);
+}
+
+static void measure(void (*beside)(unsigned i, uint64_t at), unsigned rounds, unsigned in_a_row)
+{
+    uint64_t alone[IN_A_ROW_MAX], at[IN_A_ROW_MAX] = {0};
+    for (unsigned i = 0; i < WARM_UP + rounds; i += in_a_row) {
+        for (unsigned k = 0; work.places > 0 && k < in_a_row; k++)
+            at[k] = next_random() % (work.places - work.bytes) & ~63ull;
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        for (unsigned k = 0; k < in_a_row; k++) {
+            uint64_t before = now_ns();
+            beside(i + k, at[k]);
+            alone[k] = now_ns() - before;
+        }
+        for (unsigned k = 0; k < in_a_row; k++) {
+            uint64_t started = now_ns();
+            uint64_t handed = commit(work.some[(i + k) % PLACES], work.lanes, work.from + at[k], work.bytes);
+            uint64_t ended = now_ns();
+            if (i + k >= WARM_UP && (k > 0 || in_a_row == 1))
+                print(started, handed, ended, alone[k]);
+        }
     }
 }
 
-static void random_rows(uint32_t rows, uint32_t changed, unsigned rounds)
+static void runs(uint64_t column_bytes, uint64_t changed_bytes, unsigned rounds, unsigned in_a_row)
 {
-    char *whole = memory((size_t)rows * SMALL_ROW), *payload = memory((size_t)changed * SMALL_ROW);
-    cbd_query *all = query_of(NULL, rows, "p"), *some[PLACES];
-    uint32_t *which[PLACES];
+    uint32_t rows = (uint32_t)(column_bytes / RUN_ROW);
+    char *whole = memory(column_bytes);
+    cbd_query *all = query_of(NULL, rows, "p");
+    work.changed = (uint32_t)(changed_bytes / RUN_ROW);
+    work.bytes = changed_bytes;
+    work.lanes = RUN_ROW / 4;
+    work.places = 256u << 20;
+    work.from = memory(work.places);
+    work.to = memory(work.places);
+    uint32_t *which = malloc(work.changed * sizeof *which);
     for (int i = 0; i < PLACES; i++) {
-        which[i] = malloc(changed * sizeof **which);
-        for (uint32_t k = 0; k < changed; k++)
-            which[i][k] = (uint32_t)(next_random() % rows);
-        some[i] = query_of(which[i], changed, "p");
+        uint32_t first = (uint32_t)(next_random() % (rows - work.changed + 1));
+        for (uint32_t k = 0; k < work.changed; k++)
+            which[k] = first + k;
+        work.some[i] = query_of(which, work.changed, "p");
     }
-    commit(all, SMALL_ROW / 4, whole, (uint64_t)rows * SMALL_ROW);
-    for (unsigned i = 0; i < WARM_UP + rounds; i++) {
-        const uint32_t *to = which[i % PLACES];
-        uint64_t before = now_ns();
+    commit(all, RUN_ROW / 4, whole, column_bytes);
+    measure(move_run, rounds, in_a_row);
+}
+
+static void random_rows(uint32_t rows, uint32_t changed, unsigned rounds, unsigned in_a_row)
+{
+    cbd_query *all = query_of(NULL, rows, "p");
+    work.changed = changed;
+    work.bytes = (uint64_t)changed * SMALL_ROW;
+    work.lanes = SMALL_ROW / 4;
+    work.to = memory((size_t)rows * SMALL_ROW);
+    work.from = memory(work.bytes);
+    for (int i = 0; i < PLACES; i++) {
+        work.which[i] = malloc(changed * sizeof **work.which);
         for (uint32_t k = 0; k < changed; k++)
-            memcpy(whole + (size_t)to[k] * SMALL_ROW, payload + (size_t)k * SMALL_ROW, SMALL_ROW);
-        uint64_t started = now_ns(), handed = commit(some[i % PLACES], SMALL_ROW / 4, payload, (uint64_t)changed * SMALL_ROW);
-        uint64_t ended = now_ns();
-        if (i >= WARM_UP)
-            print(started, handed, ended, started - before);
+            work.which[i][k] = (uint32_t)(next_random() % rows);
+        work.some[i] = query_of(work.which[i], changed, "p");
     }
+    commit(all, SMALL_ROW / 4, work.to, (uint64_t)rows * SMALL_ROW);
+    measure(scatter, rounds, in_a_row);
 }
 
 static void grow_or_shrink(int deletes, uint32_t prims, unsigned rounds)
@@ -199,19 +246,23 @@ static void grow_or_shrink(int deletes, uint32_t prims, unsigned rounds)
 
 int main(int argc, char **argv)
 {
-    if (argc != 6) {
-        fprintf(stderr, "usage: cost STAGE runs|random|append|delete SIZE CHANGED ROUNDS\n");
+    if (argc != 7) {
+        fprintf(stderr, "usage: cost STAGE runs|random|append|delete SIZE CHANGED ROUNDS IN_A_ROW\n");
         return 2;
     }
     cbd_connect_options options = {.client_name = "bench cost"};
     check(cbd_connect(argv[1], &options, &stage, &error), "connecting");
     snprintf(column, sizeof column, "cost%d", (int)getpid());
     uint64_t size = strtoull(argv[3], NULL, 10), changed = strtoull(argv[4], NULL, 10);
-    unsigned rounds = (unsigned)strtoul(argv[5], NULL, 10);
+    unsigned rounds = (unsigned)strtoul(argv[5], NULL, 10), in_a_row = (unsigned)strtoul(argv[6], NULL, 10);
+    if (in_a_row < 1 || in_a_row > IN_A_ROW_MAX) {
+        fprintf(stderr, "bench: %u rounds in a row: expected 1 to %d\n", in_a_row, IN_A_ROW_MAX);
+        return 2;
+    }
     if (strcmp(argv[2], "runs") == 0)
-        runs(size, changed, rounds);
+        runs(size, changed, rounds, in_a_row);
     else if (strcmp(argv[2], "random") == 0)
-        random_rows((uint32_t)size, (uint32_t)changed, rounds);
+        random_rows((uint32_t)size, (uint32_t)changed, rounds, in_a_row);
     else
         grow_or_shrink(strcmp(argv[2], "delete") == 0, (uint32_t)size, rounds);
     cbd_stage_close(stage);

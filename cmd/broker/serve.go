@@ -100,6 +100,9 @@ Memory is taken as it is needed, up to --memory. A container's /dev/shm often ha
 // other end, however that dies.
 const untilStdinCloses = "until-stdin-closes"
 
+// goThreads is how many threads may run Go at once at least: the stage loop, two that copy, and everything else.
+const goThreads = 4
+
 // config checks what the broker does not, above all spelling.
 func (f *serveFlags) config(logTo io.Writer) (config broker.Config, err error) {
 	config = broker.Config{
@@ -194,10 +197,8 @@ func (f *serveFlags) external() (*control.External, error) {
 func serve(ctx context.Context, config broker.Config, f *serveFlags, out io.Writer) error {
 	// Who read the log may end before the broker does; writing on must not end a broker that serves others.
 	signal.Ignore(syscall.SIGPIPE)
-	// Pinned to one processor, Go would give the loop, the copies and NATS one thread in turn; two let the kernel decide.
-	if runtime.GOMAXPROCS(0) < 2 {
-		runtime.GOMAXPROCS(2)
-	}
+	// Where processors are few, Go would give the loop, the copies and NATS one thread in turn; so many let the kernel decide.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), goThreads))
 	warnOfRemoveIPC(config.Log)
 	b, err := broker.Start(config)
 	if err != nil {

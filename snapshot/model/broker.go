@@ -34,6 +34,7 @@ const (
 	brokerBirth
 	brokerDeath
 	brokerEpoch
+	brokerAhead
 	brokerLook
 	brokerRaise
 	brokerRaiseAny
@@ -79,6 +80,12 @@ func (m Model) brokerSteps(s *state, to *modelcheck.Steps[state]) {
 		m.nextOf(&n, brokerWord0)
 		add("writes word 1 of attribute %d block %d for epoch %d", a, k, e)
 		m.failIfStarved(&n, to)
+
+	case brokerAhead:
+		k := b.block[a]
+		store(blockWord(a, k, 1), b.epoch)
+		b.at, b.attr, b.block[a] = brokerIdle, 0, 0
+		add("brings word 1 of attribute %d block %d up to epoch %d", a, k, s.broker.epoch)
 
 	case brokerBirthMax: // any free slot, so that new versions come before old ones in a walk, and after them
 		for slot := range m.slots() {
@@ -149,7 +156,7 @@ func (m Model) brokerSteps(s *state, to *modelcheck.Steps[state]) {
 func bits8(set uint8) uint8 { return uint8(bits.TrailingZeros8(set)) }
 
 // idle adds what the broker may begin between seals: a seal of any attributes, an attempt to reclaim any dead version
-// (V3 goes oldest first; any order is more than that), and the clearing of a dead reader's pins. After the last epoch
+// (V3 goes oldest first; any order is more than that), copying ahead, and the clearing of a dead reader's pins. After the last epoch
 // no block is written again, so nothing is reclaimed.
 func (m Model) idle(s *state, to *modelcheck.Steps[state]) {
 	if int(s.broker.epoch) >= m.MaxEpoch {
@@ -170,6 +177,9 @@ func (m Model) idle(s *state, to *modelcheck.Steps[state]) {
 	}
 	for a := range uint8(m.Attrs) {
 		m.attempt(s, a, brokerIdle, to)
+		if m.Ahead {
+			m.ahead(s, a, to)
+		}
 	}
 	for r := range uint8(m.Readers) {
 		rd := &s.readers[r]
@@ -255,20 +265,44 @@ func (m Model) failIfStarved(n *state, to *modelcheck.Steps[state]) {
 // own is what the broker itself sees of a word that only it writes.
 func (m Model) own(n *state, addr uint8) uint8 { return n.broker.buffer.Load(n.memory[:], addr) }
 
+// ahead brings a block that no version has up to date, word by word. Which block does not matter to the broker; any is
+// more than the one that the next seal takes.
+func (m Model) ahead(s *state, a uint8, to *modelcheck.Steps[state]) {
+	for k := range m.slots() {
+		free := m.taken(s, a)&(1<<k) == 0
+		if m.Without == AheadAfterReclaim {
+			free = k != m.own(s, slotField(a, s.broker.live[a], block)) // dead is taken for free
+		}
+		if !free || m.own(s, blockWord(a, k, 0)) == s.broker.epoch {
+			continue
+		}
+		n := *s
+		b := &n.broker
+		m.store(n.memory[:], &b.buffer, blockWord(a, k, 0), b.epoch)
+		b.at, b.attr, b.block[a] = brokerAhead, a, k
+		to.Add(n, "broker", "brings word 0 of attribute %d block %d up to epoch %d", a, k, b.epoch)
+	}
+}
+
 // freeBlock is the lowest block that no slot in use refers to.
 func (m Model) freeBlock(n *state, a uint8) (k uint8, ok bool) {
-	taken := uint8(0)
-	for slot := range m.slots() {
-		if n.broker.used[a]&(1<<slot) != 0 {
-			taken |= 1 << m.own(n, slotField(a, slot, block))
-		}
-	}
+	taken := m.taken(n, a)
 	for k := range m.slots() {
 		if taken&(1<<k) == 0 {
 			return k, true
 		}
 	}
 	return 0, false
+}
+
+// taken are the blocks that slots in use refer to, bit by bit.
+func (m Model) taken(n *state, a uint8) (blocks uint8) {
+	for slot := range m.slots() {
+		if n.broker.used[a]&(1<<slot) != 0 {
+			blocks |= 1 << m.own(n, slotField(a, slot, block))
+		}
+	}
+	return blocks
 }
 
 // reclaimable reports whether the version in a slot is dead and, by V3, no longer retained.

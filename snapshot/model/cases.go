@@ -16,6 +16,8 @@ func Sound() []Case {
 		{"two readers", Config{Readers: 2, Attrs: 1, MaxEpoch: 3}},
 		{"reads as of an epoch", Config{Readers: 1, Attrs: 1, MaxEpoch: 5, AsOf: true, Retain: 2}},
 		{"a reader dies, its channel is used again", Config{Readers: 1, Attrs: 1, MaxEpoch: 4, Deaths: 1}},
+		{"blocks are brought up to date between seals", Config{Readers: 1, Attrs: 1, MaxEpoch: 5, Ahead: true}},
+		{"the same, reads as of an epoch", Config{Readers: 1, Attrs: 1, MaxEpoch: 4, AsOf: true, Retain: 2, Ahead: true}},
 	}
 }
 
@@ -30,6 +32,7 @@ func SoundLarge() []Case {
 		{"two readers, two attributes, ALL", Config{Readers: 2, Attrs: 2, MaxEpoch: 2, PinAll: true}},
 		{"reads as of an epoch", Config{Readers: 1, Attrs: 1, MaxEpoch: 6, AsOf: true, Retain: 2}},
 		{"two readers as of an epoch", Config{Readers: 2, Attrs: 1, MaxEpoch: 3, AsOf: true, Retain: 1}},
+		{"two readers, blocks are brought up to date", Config{Readers: 2, Attrs: 1, MaxEpoch: 3, Ahead: true}},
 		{"two deaths, the channel used again", Config{Readers: 1, Attrs: 1, MaxEpoch: 5, Deaths: 2}},
 		{"a death, two attributes", Config{Readers: 1, Attrs: 2, MaxEpoch: 3, Deaths: 1}},
 		{"a death of one of two readers", Config{Readers: 2, Attrs: 1, MaxEpoch: 3, Deaths: 1}},
@@ -42,6 +45,7 @@ func Broken() []Case {
 	two := Config{Readers: 1, Attrs: 2, MaxEpoch: 3}
 	all := Config{Readers: 1, Attrs: 2, MaxEpoch: 3, PinAll: true}
 	asOf := Config{Readers: 1, Attrs: 1, MaxEpoch: 5, AsOf: true, Retain: 2}
+	ahead := Config{Readers: 1, Attrs: 1, MaxEpoch: 5, Ahead: true}
 	death := Config{Readers: 1, Attrs: 1, MaxEpoch: 5, Deaths: 1}
 	without := func(c Config, r Rule) Config { c.Without = r; return c }
 	return []Case{
@@ -68,5 +72,6 @@ func Broken() []Case {
 		{"as of: retained versions reclaimed", without(asOf, RetainedKept)},
 		{"as of: the newest epoch pinned", without(asOf, AsOfPinsItsEpoch)},
 		{"as of: horizon compared with the newest epoch", without(asOf, AsOfChecksItsEpoch)},
+		{"a dead version's block brought up to date before it was reclaimed", without(ahead, AheadAfterReclaim)},
 	}
 }

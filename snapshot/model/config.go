@@ -30,6 +30,7 @@ const (
 	RetainedKept             // V3: the horizon rises only for versions that are no longer retained
 	AsOfPinsItsEpoch         // V5: a read as of an epoch pins that version's last epoch, not the newest
 	AsOfChecksItsEpoch       // V5: and compares the horizon with that epoch
+	AheadAfterReclaim        // V3, O7: between seals, only blocks that were reclaimed are brought up to date
 	ruleCount
 )
 
@@ -40,6 +41,7 @@ type Config struct {
 	MaxEpoch int  // 2..7; the stage starts at epoch 1
 	PinAll   bool // readers store one pin for ALL instead of one for each attribute
 	AsOf     bool // readers read as of any epoch (one attribute only); else the latest
+	Ahead    bool // between seals the broker writes the newest state into free blocks
 	Retain   int  // versions kept beside what pins keep; 0 means 1
 	Deaths   int  // how often a reader may die
 	Buffer   int  // stores the broker's buffer holds, 2..4; 0 means 2; a fence follows sooner than 4
@@ -96,6 +98,9 @@ func (c Config) String() string {
 	}
 	if c.AsOf {
 		s += fmt.Sprintf(" as-of R=%d", c.retain())
+	}
+	if c.Ahead {
+		s += " ahead"
 	}
 	if c.Deaths > 0 {
 		s += fmt.Sprintf(" deaths=%d", c.Deaths)

@@ -189,8 +189,8 @@ func (m Model) look(n *state, next uint8) {
 	}
 }
 
-// idle adds what may begin between seals: a seal of some attributes, and the reclaim of any dead version. A reclaim
-// that gives nothing new to write is left out: after the last epoch.
+// idle adds what may begin between seals: a seal of some attributes, the reclaim of any dead version, and copying ahead.
+// A reclaim that gives nothing new to write is left out: after the last epoch.
 func (m Model) idle(s *state, to *modelcheck.Steps[state]) {
 	if int(s.broker.epoch) == m.MaxEpoch {
 		return
@@ -215,6 +215,27 @@ func (m Model) idle(s *state, to *modelcheck.Steps[state]) {
 			n := *s
 			n.broker.attr, n.broker.slot, n.broker.at = a, i, brokerLook
 			to.Add(n, "broker", "tries to reclaim attribute %d slot %d", a, i)
+		}
+		if m.Ahead {
+			m.ahead(s, a, to)
+		}
+	}
+}
+
+// ahead adds the first store of bringing a free block up to date. That it is done is not seen by anybody: what a seal
+// writes there stands for it.
+func (m Model) ahead(s *state, a uint8, to *modelcheck.Steps[state]) {
+	free := [slots]bool{true, true, true}
+	for _, v := range s.broker.books[a] {
+		if v.birth != 0 && (m.Without != AheadAfterReclaim || v.death == never) {
+			free[v.block] = false
+		}
+	}
+	for k := range uint8(slots) {
+		if free[k] && s.blocks[a][k] != halfWay {
+			n := *s
+			n.blocks[a][k] = halfWay
+			to.Add(n, "broker", "brings block %d of attribute %d half-way up to epoch %d", k, a, s.broker.epoch)
 		}
 	}
 }

@@ -20,6 +20,7 @@ const (
 	PinsOutliveBroker        // I3: pins stay when the broker dies
 	ReclaimAfterEpoch        // V3: what a seal replaces is reclaimed only after its epoch was stored
 	AnyHorizonFollows        // V2: a recovery raises the horizon of all to that of each
+	AheadAfterReclaim        // V3, O7: between seals, only blocks that were reclaimed are brought up to date
 	ruleCount
 )
 
@@ -29,6 +30,7 @@ type Config struct {
 	MaxEpoch int  // 2..6; the stage starts at epoch 1
 	Kills    int  // how often the broker is killed
 	PinAll   bool // the reader pins ALL, and looks at the horizon of all alone
+	Ahead    bool // between seals the broker copies into free blocks, and may be killed half-way
 	Without  Rule // the rule left out
 }
 
@@ -37,6 +39,9 @@ func (c Config) String() string {
 	text := fmt.Sprintf("A=%d E=%d kills=%d", c.Attrs, c.MaxEpoch, c.Kills)
 	if c.PinAll {
 		text += " ALL"
+	}
+	if c.Ahead {
+		text += " ahead"
 	}
 	return text
 }
@@ -54,6 +59,7 @@ func Sound() []Case {
 		{"two kills, also one in a recovery", Config{Attrs: 1, MaxEpoch: 5, Kills: 2}},
 		{"two attributes", Config{Attrs: 2, MaxEpoch: 3, Kills: 1}},
 		{"one pin for ALL", Config{Attrs: 1, MaxEpoch: 4, Kills: 1, PinAll: true}},
+		{"blocks are brought up to date between seals", Config{Attrs: 1, MaxEpoch: 4, Kills: 2, Ahead: true}},
 	}
 }
 
@@ -72,6 +78,7 @@ func Broken() []Case {
 	one := Config{Attrs: 1, MaxEpoch: 5, Kills: 2}
 	two := Config{Attrs: 2, MaxEpoch: 3, Kills: 1}
 	all := Config{Attrs: 1, MaxEpoch: 5, Kills: 1, PinAll: true}
+	ahead := Config{Attrs: 1, MaxEpoch: 5, Kills: 1, Ahead: true}
 	without := func(c Config, r Rule) Config { c.Without = r; return c }
 	return []Case{
 		{"epoch before the record", without(one, RecordBeforeEpoch)},
@@ -87,5 +94,6 @@ func Broken() []Case {
 		{"pins dropped with the broker", without(one, PinsOutliveBroker)},
 		{"reclaim before the epoch", without(one, ReclaimAfterEpoch)},
 		{"horizon of all not raised again", without(all, AnyHorizonFollows)},
+		{"a recovered dead version's block brought up to date before it was reclaimed", without(ahead, AheadAfterReclaim)},
 	}
 }

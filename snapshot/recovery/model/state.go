@@ -48,6 +48,9 @@ type state struct {
 // contents names what a life of the broker writes for an epoch.
 func contents(epoch, life uint8) uint8 { return epoch | life<<4 }
 
+// halfWay is what a block holds that is being brought up to date: nobody may see it.
+const halfWay = 0xff
+
 // Model is the protocol within bounds. Make one with New.
 type Model struct{ Config }
 
