@@ -554,7 +554,7 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
         op.wait()
         assert op.id > 0
         assert not list(stage.read_attributes(q, [a, b]))  # behaviour 120: nothing before the seal
-        stage.advance_write_floor(1).wait()
+        seal(stage, 1, a, b)
         with stage.read_attributes(q, [a, b]) as read:
             got = {group.attribute: group.array(0).copy() for group in read}
         np.testing.assert_array_equal(got[a], np.arange(3.0))
@@ -566,7 +566,7 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
         refused = stage.write_attributes(q, batch, ordinal=3)
         with pytest.raises(cb.InvalidArgument, match="int16"):
             refused.wait()
-        stage.advance_write_floor(4).wait()
+        seal(stage, 4, a, b, c)
         with stage.read_attributes(q, [a, b]) as read:
             got = {group.attribute: group.array(0).copy() for group in read}
         np.testing.assert_array_equal(got[a], np.arange(3.0))
