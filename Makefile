@@ -42,6 +42,8 @@ demo: build $(VENV)/.client $(VENV)/.demo
 
 test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench
 	@cat docs/conformance.md
+	@echo
+	@$(PY) clients/python/frameworks/matrix.py
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
 test-go: build $(VENV)/.client $(VENV)/.test

@@ -102,6 +102,16 @@ def test_an_update_without_news_leaves_the_page_as_it_is() -> None:
     assert page(sections(text)) == text
 
 
+def test_the_summary_counts_every_cell_once() -> None:
+    outcomes = {cell: "copy" if cell.door == "copy" else "view:bits" for cell in CELLS}
+    outcomes[Cell("in", "plain", "bool", "0-d")] = "BufferError"
+    lines = matrix.summary({"x": outcomes}).splitlines()
+    each = len(matrix.DTYPES) * len(matrix.SHAPES)
+    assert lines[2] == f"| x | in: plain |  | {each - 1} |  |  |  |  | 1 |"
+    assert f"| x | read: copy |  |  |  |  | {each} |  |  |" in lines
+    assert sum(int(word) for line in lines[2:] for word in line.split("|") if word.strip().isdigit()) == len(CELLS)
+
+
 # ---- the file of expectations --------------------------------------------------------------------------
 
 
