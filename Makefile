@@ -1,4 +1,5 @@
-# Every target does its own set-up: a fresh clone, Go 1.26, a C compiler and Python 3.10 with headers are enough.
+# Every target does its own set-up: a fresh clone, Go 1.26, a C compiler and Python 3.10 with headers are enough;
+# `make test` wants Python 3.11 or 3.12, for the frameworks of test-matrix.
 # Nothing is written outside the tree but the caches of Go and pip.
 
 GO     ?= go

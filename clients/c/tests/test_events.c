@@ -1,7 +1,6 @@
 /* Event loops: when the descriptor is readable, and what threads and descriptors it costs. */
 #include "fake_broker.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
@@ -55,18 +54,8 @@ static void wait_for_epoch(cbd_events *events, uint64_t wanted)
     }
 }
 
-static int entries(const char *directory)
-{
-    int n = 0;
-    DIR *d = opendir(directory);
-    while (readdir(d) != NULL)
-        n++;
-    closedir(d);
-    return n;
-}
-
-static int threads(void) { return entries("/proc/self/task"); }
-static int descriptors(void) { return entries("/proc/self/fd"); }
+static int threads(void) { return fake_entries("/proc/self/task"); }
+static int descriptors(void) { return fake_entries("/proc/self/fd"); }
 
 /* The kernel takes a thread off the list a moment after it was joined. */
 static bool threads_become(int wanted)
