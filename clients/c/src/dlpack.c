@@ -45,16 +45,17 @@ static void row_major(const int64_t *shape, int32_t ndim, int64_t *strides)
 static bool is_row_major(const cbd_tensor *tensor)
 {
     int64_t step = 1;
-    bool same = true;
-    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+    for (int32_t i = 0; i < tensor->ndim; i++)
         if (tensor->shape[i] == 0)
-            return true;
+            return true; /* and the product of the others may be anything */
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
         if (tensor->shape[i] == 1)
             continue; /* its stride is never used */
-        same = same && tensor->strides[i] == step;
+        if (tensor->strides[i] != step)
+            return false;
         step *= tensor->shape[i];
     }
-    return same;
+    return true;
 }
 
 cbd_status cbd_tensor_copy(const cbd_tensor *from, cbd_tensor **tensor, cbd_error *error)

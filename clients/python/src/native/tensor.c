@@ -333,7 +333,7 @@ static int fold_lanes(struct input *input, uint16_t lanes)
     if (tensor->lanes == lanes)
         return 0;
     for (; kept > 1 && folded < lanes; kept--) { /* apply_dtype has seen that this ends at lanes */
-        if (tensor->strides != NULL && tensor->shape[kept - 1] != 1 && tensor->strides[kept - 1] * tensor->lanes != folded)
+        if (tensor->strides != NULL && tensor->shape[kept - 1] != 1 && tensor->strides[kept - 1] != folded / tensor->lanes)
             compact = false;
         folded *= tensor->shape[kept - 1];
     }
