@@ -2,7 +2,7 @@
  *
  * An export is one allocation: the standard's struct, what keeps the data, shape and strides. Its deleter is libc and
  * atomics: a pin's or a session's last reference goes like any other. */
-#include "callboard_dlpack.h"
+#include "callboard_python.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -322,7 +322,7 @@ cbd_status cbd_dlpack_export_map_versioned(cbd_group *group, uint64_t index, uin
 /* ---- in --------------------------------------------------------------------------- */
 
 /* A producer's word is checked as far as it can be: C tells nobody how much memory lies behind a pointer. */
-static cbd_status from_dlpack(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_error *error)
+cbd_status cbd_dlpack_describe(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_error *error)
 {
     uint64_t bytes;
     uintptr_t first;
@@ -360,7 +360,7 @@ static cbd_status import(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_
 {
     char shape[160], strides[160];
     cbd_tensor described;
-    cbd_status status = from_dlpack(from, &described, error);
+    cbd_status status = cbd_dlpack_describe(from, &described, error);
     if (status != CBD_STATUS_OK)
         return status;
     if (described.strides != NULL && !is_row_major(&described))
@@ -376,7 +376,7 @@ static cbd_status import(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_
 static cbd_status import_copy(const cbd_dlpack_tensor *from, cbd_tensor **tensor, cbd_error *error)
 {
     cbd_tensor described;
-    cbd_status status = from_dlpack(from, &described, error);
+    cbd_status status = cbd_dlpack_describe(from, &described, error);
     return status == CBD_STATUS_OK ? cbd_tensor_copy(&described, tensor, error) : status;
 }
 

@@ -165,24 +165,26 @@ static int from_dlpack(struct input *input, PyObject *from)
     PyObject *device = PyObject_CallMethod(from, "__dlpack_device__", NULL);
     if (device == NULL)
         return -1;
-    int type = 0, id = 0;
-    int parsed = PyTuple_Check(device) && PyTuple_Size(device) == 2;
-    if (parsed) { /* enums of integers come here too */
-        type = (int)PyLong_AsLong(PyTuple_GetItem(device, 0));
-        id = (int)PyLong_AsLong(PyTuple_GetItem(device, 1));
+    long type, id; /* enums of integers come here too */
+    if (!is_pair(device, &type, &id)) {
+        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_TypeError, "__dlpack_device__ of %R gave %R: expected a tuple of two integers, the device's type and number",
+                         Py_TYPE(from), device);
+        }
+        Py_DECREF(device);
+        return -1;
     }
     Py_DECREF(device);
-    if (PyErr_Occurred())
-        return -1;
-    if (!parsed || (type != CBD_DEVICE_CPU && type != CBD_DEVICE_CUDA_HOST)) {
+    if (type != CBD_DEVICE_CPU && type != CBD_DEVICE_CUDA_HOST) {
         raise_format(CBD_STATUS_NOT_SUPPORTED,
-                     "the tensor is on device (%d, %d), and device memory is not part of this version: copy it to the "
+                     "the tensor is on device (%ld, %ld), and device memory is not part of this version: copy it to the "
                      "host first",
                      type, id);
         return -1;
     }
     if (type == CBD_DEVICE_CPU && id != 0) {
-        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on CPU device %d: expected 0, there is no other", id);
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on CPU device %ld: expected 0, there is no other", id);
         return -1;
     }
     PyObject *method = PyObject_GetAttrString(from, "__dlpack__");
