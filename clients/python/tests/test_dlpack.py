@@ -262,6 +262,19 @@ def test_what_is_no_capsule(stage: cb.Stage, name: str) -> None:
                 stage.publish(name, type("Fails", (Producer,), {method: fail})(values))
 
 
+def test_masked_elements_are_refused(stage: cb.Stage, name: str) -> None:
+    """numpy.ma: what lies under a mask is no value. Without any masked element it is an array like others."""
+    values = np.arange(4.0)
+    for given in (np.ma.masked_array(values, mask=[0, 1, 0, 0]), np.ma.masked_greater(values, 1)):
+        with pytest.raises(cb.InvalidArgument, match=r"masked elements.*\.filled\(\), .*mask="):
+            stage.publish(name, given)
+        with stage.query_from_path_list(["/a"]) as query, pytest.raises(cb.InvalidArgument, match="masked"):
+            stage.write_attribute(query, name, [given], ordinal=1, is_array=True)
+    for given in (np.ma.masked_array(values), np.ma.masked_array(values, mask=[0, 0, 0, 0])):
+        stage.publish(name, given)
+        np.testing.assert_array_equal(stage.latest(name), values)
+
+
 @pytest.mark.parametrize(
     ("device", "error", "text"),
     [

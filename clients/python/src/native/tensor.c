@@ -299,6 +299,22 @@ static int apply_dtype(cbd_tensor *tensor, PyObject *dtype)
     return 0;
 }
 
+/* numpy.ma: the buffer of an array has what lies under its mask, too. Arrays without any element masked are like others. */
+static int refuse_masked(PyObject *from)
+{
+    if (has_type_name(from, "ndarray") || !PyObject_HasAttrString(from, "mask") || !PyObject_HasAttrString(from, "filled"))
+        return 0;
+    PyObject *mask = PyObject_GetAttrString(from, "mask");
+    PyObject *any = mask == NULL ? NULL : PyObject_CallMethod(mask, "any", NULL);
+    int masked = any == NULL ? -1 : PyObject_IsTrue(any);
+    Py_XDECREF(mask);
+    Py_XDECREF(any);
+    if (masked == 1)
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the array has masked elements, and its mask would be lost: fill them in with "
+                                                  ".filled(), or write only the prims that have values, with mask=");
+    return masked == 0 ? 0 : -1;
+}
+
 int input_open(struct input *input, PyObject *from, PyObject *dtype)
 {
     memset(&input->tensor, 0, sizeof input->tensor);
@@ -309,7 +325,7 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 
     int result;
     if (PyObject_CheckBuffer(from))
-        result = from_buffer_or_dlpack(input, from);
+        result = refuse_masked(from) < 0 ? -1 : from_buffer_or_dlpack(input, from);
     else if ((result = exchange_take(from, input)) != 0)
         result = result < 0 ? -1 : 0;
     else if (has_dlpack(from))
