@@ -118,19 +118,26 @@ func (s *Store) reserveSeal(z *sealing) error {
 		return err
 	}
 	need := floorTableBytes(len(f.byName) + z.promisedNames + f.names)
-	for i := len(f.spares) - 1; i >= 0; i-- {
-		if uint64(len(f.spares[i].Bytes)) < need {
-			s.memory.Drop(f.spares[i])
-			f.spares = slices.Delete(f.spares, i, i+1)
+	small := func(b *Block) bool { return uint64(len(b.Bytes)) < need }
+	fit := 0
+	for _, b := range f.spares {
+		if !small(b) {
+			fit++
 		}
 	}
-	for len(f.spares) < seals {
+	for ; fit < seals; fit++ { // before small ones go: if there is no memory, seals on their way need these, which do for them
 		b, err := s.metadata(need)
 		if err != nil {
 			return err
 		}
 		f.spares = append(f.spares, b)
 	}
+	f.spares = slices.DeleteFunc(f.spares, func(b *Block) bool {
+		if small(b) {
+			s.memory.Drop(b)
+		}
+		return small(b)
+	})
 	return nil
 }
 

@@ -268,6 +268,37 @@ func TestAnInsertIsKnownUntilItIsSealed(t *testing.T) {
 	f.checkBooks()
 }
 
+// TestASealOnItsWayKeepsTheFloorsItWasPromised: rules O1, V9. Another seal that needs a larger table of floors and finds
+// no memory fails alone; the one whose copy is on its way ends as it was promised.
+func TestASealOnItsWayKeepsTheFloorsItWasPromised(t *testing.T) {
+	f := newFixture(t, Config{CopyInlineBytes: 10}, 1<<30)
+	q := queryOf(f.paths(40)...)
+	copying := f.start(func() (Outcome, *Job, error) {
+		return f.store.Write(&Target{Query: q, Name: "a", Schema: bytesSchema(1), Ordinal: 5}, make([]byte, 40), 40, all, true)
+	})
+	seal := func(name string) error {
+		_, _, err := f.store.Seal(1, protocol.ScopeInclude, []string{name}, 0)
+		return err
+	}
+	floors, names := &f.store.floors, 0
+	next := func() uint64 { return floorTableBytes(len(floors.byName) + 1 + floors.names) }
+	for ; len(floors.spares) == 0 || uint64(len(floors.spares[0].Bytes)) >= next(); names++ {
+		require.NoError(t, seal(fmt.Sprint("n", names)))
+	}
+	f.refuse = protocol.Errorf(protocol.StatusOutOfMemory, "no space")
+	for {
+		if _, err := f.store.metadata(next()); err != nil {
+			break
+		}
+	}
+	requireStatus(t, protocol.StatusOutOfMemory, seal("one more"))
+	copying.Run()
+	_, err := copying.Finish()
+	require.NoError(t, err)
+	require.EqualValues(t, 5, f.store.FloorOf("a"))
+	require.Len(t, f.rowsAt(1, f.store.Epoch()), 40)
+}
+
 // TestUnsealedBytesHaveALimit: rule O2. Adopted blocks wait as well; what is sealed
 // in the same step does not.
 func TestUnsealedBytesHaveALimit(t *testing.T) {

@@ -89,17 +89,13 @@ func (s *supervisor) tabulate(t *testing.T, scenario *Scenario, table *Table, na
 			add(language, Result{Outcome: NotOffered, Note: scenario.Reason})
 		}
 	}
-	for _, name := range scenario.tests() {
-		language := "go"
-		if strings.HasPrefix(name, "pytest ") {
-			language = "python"
-		}
+	for _, test := range scenario.tests() {
 		r := Result{Outcome: Passed, Assertions: 1}
-		if err, ran := named[name]; !ran || err != nil {
-			t.Errorf("%s: case %v: %s: %v", scenario.Where, scenario.Cases, name, err)
-			r = Result{Outcome: Failed, Note: "failed: " + name}
+		if err, ran := named[test.name]; !ran || err != nil {
+			t.Errorf("%s: case %v: %s: ran: %v, %v", scenario.Where, scenario.Cases, test.name, ran, err)
+			r = Result{Outcome: Failed, Note: "failed: " + test.name}
 		}
-		add(language, r)
+		add(test.language, r)
 	}
 	if len(scenario.Steps) == 0 {
 		return

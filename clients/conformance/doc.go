@@ -45,6 +45,7 @@
 //	never "reason"              no language can show it, for this reason: n/a in all
 //	pytest test_dtype.py::name  counts a test of clients/python/tests, by its result
 //	gotest ./clients/go TestX   counts a Go test, by its result
+//	ctest test_dlpack a_name    counts a RUN of a program in clients/c/tests, by its result
 //	A verb … -> expectations    role A does something; "~>" repeats it until the expectations hold, for two seconds
 //	A start verb …              as A verb …, without waiting for the answer, which A finish gives
 //	A kill                      ends role A's process as a crash does

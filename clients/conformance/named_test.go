@@ -13,23 +13,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-// tests names what a scenario counts on.
-func (s *Scenario) tests() (names []string) {
-	for _, p := range s.Pytest {
-		names = append(names, "pytest "+p)
-	}
-	for _, g := range s.GoTest {
-		names = append(names, "gotest "+g[0]+" "+g[1])
-	}
-	return names
-}
+	"github.com/stretchr/testify/require"
+
+	"callboard/integration/harness"
+)
 
 // runNamed runs all tests that scenarios name, once, and gives each one's result; a test that was not found has none.
 func runNamed(t *testing.T, root string, scenarios []*Scenario) map[string]error {
 	results := map[string]error{}
-	pytest, packages := map[string]bool{}, map[string][]string{}
+	pytest, packages, programs := map[string]bool{}, map[string][]string{}, map[string]bool{}
 	for _, s := range scenarios {
 		for _, name := range s.Pytest {
 			pytest[name] = true
@@ -37,12 +30,18 @@ func runNamed(t *testing.T, root string, scenarios []*Scenario) map[string]error
 		for _, g := range s.GoTest {
 			packages[g[0]] = append(packages[g[0]], g[1])
 		}
+		for _, c := range s.CTest {
+			programs[c[0]] = true
+		}
 	}
 	if len(pytest) > 0 {
 		runPytest(t, root, slices.Sorted(maps.Keys(pytest)), results)
 	}
 	for path, tests := range packages {
 		runGoTests(t, root, path, tests, results)
+	}
+	for program := range programs {
+		runCTests(t, root, program, results)
 	}
 	return results
 }
@@ -96,7 +95,7 @@ func runPytest(t *testing.T, root string, names []string, results map[string]err
 }
 
 func runGoTests(t *testing.T, root, path string, tests []string, results map[string]error) {
-	command := exec.Command("go", "test", "-json", "-run", "^("+strings.Join(tests, "|")+")$", path)
+	command := exec.Command("go", "test", "-count=1", "-json", "-run", "^("+strings.Join(tests, "|")+")$", path)
 	command.Dir = root
 	out, _ := command.Output()
 	failed := false
@@ -114,5 +113,42 @@ func runGoTests(t *testing.T, root, path string, tests []string, results map[str
 	}
 	if failed {
 		t.Logf("go test %s said:\n%s", path, out)
+	}
+}
+
+// runCTests reads the lines of a program's RUN. It runs all its tests: one that fails ends it, and one that ends badly
+// behind them, as with a leak, has shown nothing.
+func runCTests(t *testing.T, root, program string, results map[string]error) {
+	dir := filepath.Join(root, "clients", "c")
+	path := filepath.Join("build", "tests", program)
+	if out, err := exec.Command("make", "--silent", "-C", dir, path).CombinedOutput(); err != nil {
+		t.Errorf("make %s: %v\n%s", path, err, out)
+		return
+	}
+	command := exec.Command(filepath.Join(dir, path))
+	command.Dir = dir
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Logf("%s said:\n%s", program, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if test, passed := strings.CutPrefix(strings.TrimSpace(line), "ok "); passed {
+			results["ctest "+program+" "+test] = err
+		}
+	}
+}
+
+// Invariant F1: a name that no test has is no result, beside one that has.
+func TestANameThatNoTestHasCountsForNothing(t *testing.T) {
+	root, err := harness.Root()
+	require.NoError(t, err)
+	s, err := ParseScenarios("test", "case 1 x\ngotest ./tensor TestDLPackLayout\ngotest ./tensor TestNone\n"+
+		"ctest test_dlpack_write lanes_255_and_no_more\nctest test_dlpack_write none\n")
+	require.NoError(t, err)
+	results := runNamed(t, root, s)
+	for i, test := range s[0].tests() {
+		err, ran := results[test.name]
+		require.NoError(t, err)
+		require.Equal(t, i%2 == 0, ran, test.name)
 	}
 }

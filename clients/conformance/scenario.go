@@ -26,9 +26,10 @@ type Scenario struct {
 	Later bool
 	// Never says why no language can show the case.
 	Never string
-	// Pytest and GoTest name tests that are run instead of lines.
+	// Pytest, GoTest and CTest name tests that are run instead of lines.
 	Pytest []string
 	GoTest [][2]string // package, test
+	CTest  [][2]string // program of clients/c/tests, test
 	Steps  []Step
 }
 
@@ -59,6 +60,22 @@ func (s *Scenario) Roles() (roles []string) {
 	}
 	return roles
 }
+
+// tests names what a scenario counts on, each with the language that it shows.
+func (s *Scenario) tests() (names []namedTest) {
+	for _, p := range s.Pytest {
+		names = append(names, namedTest{"python", "pytest " + p})
+	}
+	for _, g := range s.GoTest {
+		names = append(names, namedTest{"go", "gotest " + g[0] + " " + g[1]})
+	}
+	for _, c := range s.CTest {
+		names = append(names, namedTest{"c", "ctest " + c[0] + " " + c[1]})
+	}
+	return names
+}
+
+type namedTest struct{ language, name string }
 
 // RunsIn tells whether a language is meant.
 func (s *Scenario) RunsIn(language string) bool {
@@ -114,7 +131,7 @@ func ParseScenarios(file, text string) (all []*Scenario, err error) {
 		}
 	}
 	for _, s := range all {
-		asserts := len(s.Pytest) + len(s.GoTest)
+		asserts := len(s.tests())
 		if s.Never != "" {
 			asserts++
 		}
@@ -175,6 +192,8 @@ func (s *Scenario) line(where, line string, words []word) error {
 		s.Pytest = append(s.Pytest, words[1].text)
 	case first == "gotest" && len(words) == 3:
 		s.GoTest = append(s.GoTest, [2]string{words[1].text, words[2].text})
+	case first == "ctest" && len(words) == 3:
+		s.CTest = append(s.CTest, [2]string{words[1].text, words[2].text})
 	case role.MatchString(first) && len(words) > 1:
 		step := Step{Where: where, Text: line, Role: first}
 		for i, w := range words[1:] {

@@ -480,6 +480,12 @@ static void rows_of_array_kind_are_exported_one_by_one(void)
     cbd_session_release(session);
     memset(m->dl_tensor.data, 1, 36); /* pointless, and harmless */
     m->deleter(m);
+    o.lanes = 1; /* no axis of its own */
+    staged = map_group(&s, &o, &session);
+    CHECK_STATUS(cbd_dlpack_export_map(staged, 1, 0, &m, &error), CBD_STATUS_OK);
+    CHECK(m->dl_tensor.ndim == 1 && m->dl_tensor.shape[0] == 3);
+    m->deleter(m);
+    cbd_session_release(session);
     end(&s);
 }
 
@@ -490,8 +496,11 @@ static void a_consumer_fills_a_map_group(void)
     cbd_group *group = map_group(&s, &points, &session);
     DLManagedTensor *m;
     DLManagedTensorVersioned *v;
+    CHECK_STATUS(cbd_dlpack_export_map_versioned(group, 0, 0, &v, &error), CBD_STATUS_OK);
+    CHECK(v->dl_tensor.data == group->data && v->flags == 0);
+    v->deleter(v);
     CHECK_STATUS(cbd_dlpack_export_map(group, 0, 0, &m, &error), CBD_STATUS_OK);
-    CHECK_STATUS(cbd_dlpack_export_map_versioned(group, 0, CBD_DLPACK_READ_ONLY, &v, &error), CBD_STATUS_OK); /* behaviour 280 */
+    CHECK_STATUS(cbd_dlpack_export_map_versioned(group, 0, CBD_DLPACK_READ_ONLY, &v, &error), CBD_STATUS_OK); /* behaviour 196, 280 */
     CHECK(m->dl_tensor.data == group->data && m->dl_tensor.shape[0] == 2 && m->dl_tensor.shape[1] == 3 && v->flags == DLPACK_FLAG_BITMASK_READ_ONLY);
     ((float *)m->dl_tensor.data)[5] = 7;
     CHECK(((float *)group->data)[5] == 7);

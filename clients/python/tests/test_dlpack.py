@@ -211,10 +211,11 @@ def test_extents_that_no_memory_has(stage: cb.Stage, name: str, legacy: bool, ex
 
 def test_255_lanes_and_no_more(stage: cb.Stage, name: str, legacy: bool) -> None:
     """behaviour 297"""
-    values = np.arange(510, dtype=np.uint8)
+    values = np.arange(512, dtype=np.uint8)
+    lanes = 255
 
     def change(tensor: Any) -> None:
-        tensor.lanes = 255
+        tensor.lanes = lanes
         set_extents(tensor, "shape", 2)
         set_extents(tensor, "strides", 1)
 
@@ -223,7 +224,10 @@ def test_255_lanes_and_no_more(stage: cb.Stage, name: str, legacy: bool) -> None
         seal(stage, 1, name)
         (group,) = stage.read_attributes(query, name)
         assert group.dtype == cb.dtype("uint8x255")
-        np.testing.assert_array_equal(group.array(0), values.reshape(2, 255))
+        np.testing.assert_array_equal(group.array(0), values[:510].reshape(2, 255))
+        lanes = 256
+        with pytest.raises(ValueError, match="lanes"):
+            stage.write_attribute(query, name, Producer(values, change, legacy), ordinal=2)
 
 
 def test_a_capsule_of_another_major_version(stage: cb.Stage, name: str) -> None:

@@ -255,6 +255,20 @@ def test_a_row_that_is_too_wide_says_what_to_do(stage: cb.Stage, name: str) -> N
         stage.write_attribute(q, name, np.zeros((3, 256)), ordinal=1, row_shape=256).wait()
 
 
+@pytest.mark.parametrize(("shape", "lanes"), [((3, 3), 3), ((3, 4), 4), ((3, 2, 2), 4)])
+def test_an_explicit_type_folds_trailing_axes(stage: cb.Stage, name: str, shape: tuple[int, ...], lanes: int) -> None:
+    """behaviour 292: what is read back has the lanes, in every form"""
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    with stage.query_from_path_list(PATHS) as q:
+        stage.write_attribute(q, name, values, ordinal=1, dtype=f"float32x{lanes}").wait()
+        seal(stage, 1, name)
+        (group,) = stage.read_attributes(q, name)
+        assert group.dtype == cb.dtype("float32", lanes) and group.rows == 3
+        for array in (group.array(0), np.from_dlpack(group.dlpack(0))):
+            assert array.dtype == np.float32
+            np.testing.assert_array_equal(array, values.reshape(3, lanes))
+
+
 def test_dtype_says_which_dimensions_are_lanes(stage: cb.Stage, name: str) -> None:
     """behaviour 292: an explicit type checks the fold and converts nothing"""
     with stage.query_from_path_list(PATHS) as q:
