@@ -35,7 +35,8 @@ const (
 // AsOf is the state as of an ordinal, exactly; it must not be above the floors.
 func AsOf(ordinal uint64) Moment { return Moment{byOrdinal, ordinal} }
 
-// Common is the state as of the highest ordinal through which all columns are sealed; those that never were do not count.
+// Common is the state as of the highest ordinal through which all columns are sealed; those that never were do not
+// count, and have no version.
 func Common() Moment { return Moment{by: byCommon} }
 
 // AtStamp is of each column what was sealed last with a stamp of at most so many ns; nearest: or what was sealed after
@@ -136,6 +137,9 @@ func (r *Reader) pinColumnsAt(p *Pinned, m Moment, columns []*Column) error {
 		if c.Unreadable != nil {
 			return c.Unreadable
 		}
+		if m.by == byOrdinal && floors.Of(c.NameID) == 0 {
+			continue // p's epoch shows nothing of it: what is there now was sealed later
+		}
 		if p.versions[i], err = r.pinColumnAt(p, c, m); err != nil {
 			return err
 		}
@@ -155,8 +159,8 @@ func (f *Floors) common(columns []*Column) uint64 {
 }
 
 // pinColumnAt finds the version, pins it and finds it again: between the two the store
-// may have given it to others, which its horizon tells. The state of an ordinal does not change any more; by stamp,
-// what was sealed after p's epoch does not count.
+// may have given it to others, which its horizon tells. The state of an ordinal at or
+// below the column's floor does not change any more; by stamp, what was sealed after p's epoch does not count.
 func (r *Reader) pinColumnAt(p *Pinned, c *Column, m Moment) (Version, error) {
 	for range pinTries {
 		epoch := p.epoch

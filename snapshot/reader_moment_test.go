@@ -121,3 +121,98 @@ func TestCommonOrdinalIsTheLowestFloor(t *testing.T) {
 	}
 	require.Zero(t, table.InUse())
 }
+
+// Behaviour 120, 123: what was sealed for the first time after a read's epoch has no version as of an ordinal, though that
+// of its seal is lower.
+func TestAsOfAnOrdinalShowsNothingSealedFirstAfterItsEpoch(t *testing.T) {
+	s := newReaderStage(t, Config{Retain: 8}, 64<<20)
+	r, table := s.reader(16)
+	q := s.query(s.path("/a"))
+	seal := func(n uint64, name string) {
+		_, _, err := s.store.Seal(n, protocol.ScopeInclude, []string{name}, n)
+		require.NoError(t, err)
+	}
+	s.write(q, "x", 8, 1, 1)
+	s.write(q, "y", 8, 1, 1)
+	seal(1000, "x")
+	s.write(s.query(s.path("/b")), "x", 16, 1001, 1001) // a second schema, whose first version comes as late
+	x, err := r.Columns("x")
+	require.NoError(t, err)
+	require.Len(t, x, 2)
+	columns := []*Column{x[0], x[1], s.column(r, "y")}
+
+	begun := func(p *Pinned) { // as pinAt begins
+		p.begin(r, false)
+		require.NoError(t, r.pinEpoch(p, 1))
+		floors, ok, err := r.find(p.columns[0], p.epoch)
+		require.NoError(t, err)
+		require.True(t, ok)
+		p.floors, err = r.version(p.columns[0], &floors)
+		require.NoError(t, err)
+	}
+	moments := []Moment{Common(), AsOf(1), AsOf(0), AtStamp(2000, false), AtStamp(2000, true)}
+	overtaken := make([]Pinned, len(moments))
+	for i := range overtaken {
+		begun(&overtaken[i])
+	}
+	seal(1001, "x")
+	seal(1, "y")
+	for i, m := range moments {
+		p := &overtaken[i]
+		err := r.pinColumnsAt(p, m, columns)
+		if m == AsOf(1) {
+			requireStatus(t, protocol.StatusFloorViolation, err)
+			require.ErrorContains(t, err, `attribute "y"`)
+		} else {
+			require.NoError(t, err)
+			require.Nil(t, p.Version(1).Column, "moment %d: the second schema", i)
+			require.Nil(t, p.Version(2).Column, "moment %d: y at epoch %d", i, p.Epoch())
+			require.Equal(t, m != AsOf(0), p.Version(0).Column != nil, "moment %d", i)
+		}
+		if m == Common() {
+			require.EqualValues(t, 1000, p.Ordinal())
+		}
+		p.drop()
+	}
+	var now Pinned
+	require.NoError(t, r.PinAt(&now, Common(), columns...))
+	require.EqualValues(t, 1, now.Ordinal())
+	require.EqualValues(t, 1, now.Version(2).OrdinalHighest)
+	require.True(t, now.Release())
+	require.Zero(t, table.InUse())
+}
+
+// Behaviour 46: a column that came while the names were looked up, and was sealed in one step with others, is in the
+// view, too.
+func TestAColumnBornWhileNamesAreLookedUpIsPinned(t *testing.T) {
+	for _, m := range []*Moment{nil, {by: byCommon}, {by: byOrdinal, at: 2}, {by: byStamp, at: 20}} {
+		s := newReaderStage(t, Config{Retain: 8}, 64<<20)
+		r, table := s.reader(16)
+		q := s.query(s.path("/a"))
+		s.write(q, "x", 8, 1, 1)
+		_, _, err := s.store.Seal(1, protocol.ScopeAll, nil, 10)
+		require.NoError(t, err)
+		born := false
+		r.segments = func(id uint64) ([]byte, error) { // the first look at an entry, after that at their count
+			if !born {
+				born = true
+				s.write(q, "x", 8, 2, 2)
+				s.write(q, "late", 8, 2, 2)
+				_, _, err := s.store.Seal(2, protocol.ScopeAll, nil, 20)
+				require.NoError(t, err)
+			}
+			return s.segment(id)
+		}
+		var p Pinned
+		require.NoError(t, r.PinNamed(&p, m, "late", "x"))
+		require.True(t, born)
+		require.Len(t, p.Columns(), 2)
+		for i, name := range []string{"late", "x"} {
+			require.Equal(t, name, p.Columns()[i].Name)
+			require.NotNil(t, p.Version(i).Column, name)
+			require.EqualValues(t, 2, p.Version(i).OrdinalHighest)
+		}
+		require.True(t, p.Release())
+		require.Zero(t, table.InUse())
+	}
+}

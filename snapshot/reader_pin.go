@@ -62,6 +62,35 @@ func (r *Reader) Pin(p *Pinned, columns ...*Column) error {
 	return r.finishPin(p)
 }
 
+// PinNamed pins all columns of names, as Pin does, or as PinAt of the moment where one is given; Columns tells them. A
+// column that came since they were looked up may have its first version at the pinned epoch, in one seal with those of
+// others: then all is done again.
+//
+// Errors: those of Columns, Pin and PinAt.
+func (r *Reader) PinNamed(p *Pinned, m *Moment, names ...string) error {
+	for {
+		count := atomic.LoadUint32(&r.root.AttributeCount)
+		var columns []*Column
+		for _, name := range names {
+			more, err := r.Columns(name)
+			if err != nil {
+				return err
+			}
+			columns = append(columns, more...)
+		}
+		var err error
+		if m == nil {
+			err = r.Pin(p, columns...)
+		} else {
+			err = r.PinAt(p, *m, columns...)
+		}
+		if err != nil || atomic.LoadUint32(&r.root.AttributeCount) == count { // it rises before the epoch does
+			return err
+		}
+		p.Release()
+	}
+}
+
 // PinAll pins everything at the newest epoch (rule O6); columns are looked up
 // with Find while it is held. Errors: as for Pin.
 func (r *Reader) PinAll(p *Pinned) error {
@@ -247,6 +276,9 @@ func (p *Pinned) Epoch() uint64 { return p.epoch }
 
 // Ordinal is the ordinal that the view is as of, given or common; 0 of any other view.
 func (p *Pinned) Ordinal() uint64 { return p.ordinal }
+
+// Columns are those that were pinned, in the order of Versions.
+func (p *Pinned) Columns() []*Column { return p.columns[:len(p.versions)] }
 
 // Version is the version of the i-th column given to Pin. Its Column is nil when
 // the column has none at this epoch.

@@ -138,6 +138,18 @@ func canonicalStrides(strides, shape []int64) {
 	}
 }
 
+var onFault atomic.Pointer[func(string)]
+
+// OnFault says who is told of consumers' faults that no call can return, on the goroutine that collects exports. There
+// is one such function in the process; nil, and none at first: nobody is told.
+func OnFault(report func(text string)) {
+	if report == nil {
+		onFault.Store(nil)
+		return
+	}
+	onFault.Store(&report)
+}
+
 // lent is every export that a consumer has, by the address of its struct: this keeps it from the garbage collector.
 var lent = struct {
 	mutex sync.Mutex
@@ -216,7 +228,11 @@ func collect() {
 		delete(lent.by, at)
 		lent.mutex.Unlock()
 		if e == nil {
-			return // a deleter was called twice: what the link says cannot be believed
+			// A deleter was called twice: what the link says cannot be believed.
+			if report := onFault.Load(); report != nil {
+				(*report)("a consumer called the deleter of an exported tensor twice, which is one time too many: others that came back beside it may never be released")
+			}
+			return
 		}
 		at = *e.link
 		e.pinner.Unpin()

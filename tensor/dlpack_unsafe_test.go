@@ -152,13 +152,23 @@ func TestACopyReleasesAtOnce(t *testing.T) {
 	require.Equal(t, 1, released)
 }
 
-// A deleter that is called twice is the consumer's fault: it ends no loop and releases nothing twice.
+// A deleter that is called twice is the consumer's fault: it ends no loop and releases nothing twice, and is told.
 func TestADeleterCalledTwice(t *testing.T) {
+	said := make(chan string, 1)
+	OnFault(func(text string) { said <- text })
+	t.Cleanup(func() { OnFault(nil) })
 	var released atomic.Int64
 	m, err := ExportManaged(&Tensor{Data: counting(4), Shape: []int64{1}, DType: Float32, Device: CPU}, 0, func() { released.Add(1) })
 	require.NoError(t, err)
 	Discard(m)
+	require.Eventually(t, func() bool { return released.Load() == 1 }, 10*time.Second, time.Millisecond)
 	Discard(m)
+	select {
+	case text := <-said:
+		require.Contains(t, text, "twice")
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody is told")
+	}
 	requireNothingLent(t)
 	m, err = ExportManaged(&Tensor{Data: counting(4), Shape: []int64{1}, DType: Float32, Device: CPU}, 0, func() { released.Add(1) })
 	require.NoError(t, err)

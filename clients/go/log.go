@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"callboard/protocol"
+	"callboard/tensor"
 )
 
 // logDepth is how many log records wait for the handler; more are dropped and counted.
@@ -21,6 +22,10 @@ const (
 	logHandle  = "handle"  // given back by the collector, or in use
 	logCall    = "call"    // refusals that a program should know of
 )
+
+func init() {
+	tensor.OnFault(func(text string) { tell(slog.LevelError, logHandle, "%s", text) })
+}
 
 // logger is the process's one log handler and the records that wait for it.
 type logger struct {

@@ -122,16 +122,17 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 		return laterRead(ctx, q, func() (*Read, error) { return s.ReadAttributes(ctx, q, names, o) }), nil
 	}
 	names, paths := withoutPath(names)
-	columns, err := c.columns(names)
-	if err != nil {
-		return nil, err
+	for _, name := range names {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
 	}
-	if o.At != nil {
+	if o.At != nil { // before the pin: who is born meanwhile is looked at there
 		if err := c.unborn(names, *o.At); err != nil {
 			return nil, err
 		}
 	}
-	h, err := c.pin(pinColumns{columns: columns, at: moment})
+	h, err := c.pin(pinColumns{names: names, at: moment})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 			return nil, sinceAbove(*o.Since, *o.At)
 		}
 	}
-	return newRead(h, q, columns, o.window(paths), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
+	return newRead(h, q, h.view.pinned.Columns(), o.window(paths), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
 }
 
 // unborn refuses an end above the floor of names that nobody wrote yet.

@@ -25,7 +25,8 @@ type hold struct {
 type pinColumns struct {
 	all     bool
 	columns []*snapshot.Column
-	at      *snapshot.Moment
+	names   []string         // instead: all columns of them
+	at      *snapshot.Moment // of names; nil: the newest
 }
 
 // pin makes a view. The first hold is the caller's.
@@ -38,8 +39,8 @@ func (c *client) pin(w pinColumns) (*hold, error) {
 	switch {
 	case w.all:
 		err = c.reader.PinAll(&v.pinned)
-	case w.at != nil:
-		err = c.reader.PinAt(&v.pinned, *w.at, w.columns...)
+	case w.names != nil || w.at != nil:
+		err = c.reader.PinNamed(&v.pinned, w.at, w.names...)
 	default:
 		err = c.reader.Pin(&v.pinned, w.columns...)
 	}

@@ -2,7 +2,7 @@
 #ifndef CALLBOARD_PYTHON_H
 #define CALLBOARD_PYTHON_H
 
-#include "callboard.h"
+#include "callboard_dlpack.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +28,10 @@ CBD_API cbd_status cbd_try_latest(cbd_stage *stage, const char *name, const cbd_
  * INVALID_HANDLE or BROKER_RESTARTED where the session has ended: nothing is lent. */
 CBD_API cbd_status cbd_group_lend(cbd_group *group, cbd_error *error);
 CBD_API void cbd_group_unlend(cbd_group *group);
+
+/* As cbd_dlpack_import of the description alone, in any order: shape and strides are the producer's, strides NULL where it
+ * gave none. */
+CBD_API cbd_status cbd_dlpack_describe(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_error *error);
 
 /* Tells the log callback, as a warning of channel "handle", what a collector found. */
 CBD_API void cbd_log_dropped(const char *what);

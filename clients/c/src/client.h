@@ -305,7 +305,8 @@ cbd_status cbdi_find_version(cbd_stage *stage, struct column *column, uint64_t e
 struct moment {
     uint32_t by;    /* CBD_AT_ORDINAL, CBD_AT_STAMP or CBD_AT_NEAREST_STAMP */
     uint64_t at;
-    uint64_t epoch; /* by stamp: what was sealed later does not count. An ordinal's state does not change any more */
+    uint64_t epoch; /* by stamp: what was sealed later does not count. An ordinal's state does not change any
+                     * more, where it is not above the floor of the column */
 };
 
 /* The version that is exactly the state of the moment, sealed by the epoch (O4). NOT_FOUND, without a text,

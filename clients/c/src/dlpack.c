@@ -2,7 +2,7 @@
  *
  * An export is one allocation: the standard's struct, what keeps the data, shape and strides. Its deleter is libc and
  * atomics: a pin's or a session's last reference goes like any other. */
-#include "callboard_dlpack.h"
+#include "callboard_python.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,16 +45,17 @@ static void row_major(const int64_t *shape, int32_t ndim, int64_t *strides)
 static bool is_row_major(const cbd_tensor *tensor)
 {
     int64_t step = 1;
-    bool same = true;
-    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+    for (int32_t i = 0; i < tensor->ndim; i++)
         if (tensor->shape[i] == 0)
-            return true;
+            return true; /* and the product of the others may be anything */
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
         if (tensor->shape[i] == 1)
             continue; /* its stride is never used */
-        same = same && tensor->strides[i] == step;
+        if (tensor->strides[i] != step)
+            return false;
         step *= tensor->shape[i];
     }
-    return same;
+    return true;
 }
 
 cbd_status cbd_tensor_copy(const cbd_tensor *from, cbd_tensor **tensor, cbd_error *error)
@@ -321,7 +322,7 @@ cbd_status cbd_dlpack_export_map_versioned(cbd_group *group, uint64_t index, uin
 /* ---- in --------------------------------------------------------------------------- */
 
 /* A producer's word is checked as far as it can be: C tells nobody how much memory lies behind a pointer. */
-static cbd_status from_dlpack(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_error *error)
+cbd_status cbd_dlpack_describe(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_error *error)
 {
     uint64_t bytes;
     uintptr_t first;
@@ -359,7 +360,7 @@ static cbd_status import(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_
 {
     char shape[160], strides[160];
     cbd_tensor described;
-    cbd_status status = from_dlpack(from, &described, error);
+    cbd_status status = cbd_dlpack_describe(from, &described, error);
     if (status != CBD_STATUS_OK)
         return status;
     if (described.strides != NULL && !is_row_major(&described))
@@ -375,7 +376,7 @@ static cbd_status import(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_
 static cbd_status import_copy(const cbd_dlpack_tensor *from, cbd_tensor **tensor, cbd_error *error)
 {
     cbd_tensor described;
-    cbd_status status = from_dlpack(from, &described, error);
+    cbd_status status = cbd_dlpack_describe(from, &described, error);
     return status == CBD_STATUS_OK ? cbd_tensor_copy(&described, tensor, error) : status;
 }
 

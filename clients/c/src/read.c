@@ -427,6 +427,7 @@ static cbd_status add_deletes(cbd_read *read, cbd_query *query, const struct cha
 
 struct plan {
     size_t n;
+    uint32_t known; /* columns of the stage when it was made */
     struct column **columns; /* [0] is the column of the floors */
     uint32_t *attributes;
     cbd_pin **pins;
@@ -468,6 +469,7 @@ static cbd_status make_plan(cbd_stage *stage, const char *const *names, size_t n
     cbd_status status = cbdi_columns_refresh(stage, error);
     if (status != CBD_STATUS_OK)
         return status;
+    plan->known = stage->column_count;
     size_t count = list_columns(stage, names, n, plan->columns, PLAN_FEW);
     if (count > PLAN_FEW) {
         plan->columns = calloc(count, sizeof *plan->columns);
@@ -588,6 +590,8 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
     struct moment moment = {window->by, window->at, read->epoch};
     for (size_t i = 1; status == CBD_STATUS_OK && i < plan->n; i++) {
         struct version version;
+        if (window->by == CBD_AT_ORDINAL && cbdi_floor_of_id(&floors, plan->columns[i]->name_id) == 0)
+            continue; /* the read's epoch shows nothing of it: what is there now was sealed later */
         status = window->by != CBD_AT_NEWEST
                      ? cbdi_version_at(read->stage, plan->columns[i], &moment, &version, &plan->pins[i], error)
                      : cbdi_find_version(read->stage, plan->columns[i], read->epoch, &version, error);
@@ -611,7 +615,7 @@ static cbd_status fill(cbd_read *read, cbd_query *query, const char *const *name
 }
 
 static cbd_status try_read(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_snapshot *snapshot,
-                           struct window window, uint64_t *epoch, cbd_read **out, cbd_error *error)
+                           struct window window, uint64_t *epoch, bool *outdated, cbd_read **out, cbd_error *error)
 {
     struct plan plan;
     cbd_read *read = calloc(1, sizeof *read);
@@ -638,7 +642,11 @@ static cbd_status try_read(cbd_stage *stage, cbd_query *query, const char *const
     if (status == CBD_STATUS_OK) {
         status = begin(stage, &window);
         if (status == CBD_STATUS_OK) {
-            status = fill(read, query, names, n, &plan, snapshot ? snapshot->pin : NULL, &window, error);
+            if (snapshot == NULL)
+                status = cbdi_columns_refresh(stage, error);
+            *outdated = snapshot == NULL && stage->column_count != plan.known;
+            if (status == CBD_STATUS_OK && !*outdated)
+                status = fill(read, query, names, n, &plan, snapshot ? snapshot->pin : NULL, &window, error);
             end(stage);
         }
     }
@@ -646,7 +654,7 @@ static cbd_status try_read(cbd_stage *stage, cbd_query *query, const char *const
         cbd_pin_release(plan.pins[i]); /* the groups have their own references */
     free_plan(&plan);
     *epoch = read->epoch;
-    if (status != CBD_STATUS_OK) {
+    if (status != CBD_STATUS_OK || *outdated) {
         cbd_read_release(read);
         return status;
     }
@@ -654,20 +662,23 @@ static cbd_status try_read(cbd_stage *stage, cbd_query *query, const char *const
     return CBD_STATUS_OK;
 }
 
-/* What is aligned is a state of the epoch that the read began with: seals may overtake it, and then there is a newer one. */
+/* A column that came since the names were looked up may have its first version at the pinned epoch, in one seal with
+ * those of others: then all is done again. What is aligned is a state of the epoch that the read began with: seals may overtake it, and then there is a newer one. */
 static cbd_status make_read(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n, const cbd_snapshot *snapshot,
                             const struct window *window, cbd_read **out, cbd_error *error)
 {
     bool aligned = window->by != CBD_AT_NEWEST && window->by != CBD_AT_ORDINAL;
     cbd_status status;
     int tries = 0;
-    do {
+    for (;;) {
         uint64_t epoch = 0;
-        status = try_read(stage, query, names, n, snapshot, *window, &epoch, out, error);
-        if (epoch == load64(&stage->directory->epoch))
-            break;
-    } while (aligned && status == CBD_STATUS_OUT_OF_RANGE && ++tries < ALIGN_TRIES);
-    return status;
+        bool outdated = false;
+        status = try_read(stage, query, names, n, snapshot, *window, &epoch, &outdated, out, error);
+        if (status == CBD_STATUS_OK && outdated)
+            continue;
+        if (!aligned || status != CBD_STATUS_OUT_OF_RANGE || epoch == load64(&stage->directory->epoch) || ++tries == ALIGN_TRIES)
+            return status;
+    }
 }
 
 /* window: that of the range, which a read keeps that opens later. */

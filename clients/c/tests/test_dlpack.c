@@ -175,6 +175,29 @@ static void a_tensor_comes_in_without_a_copy(void)
     CHECK(t.lanes == 4);
 }
 
+/* Field report G1: the other extents of an empty tensor multiply to more than any word. */
+static void an_empty_tensor_comes_in_whatever_its_other_extents(void)
+{
+    const float data[1] = {0};
+    int64_t huge = INT64_C(1) << 32, strides[3] = {INT64_MIN, INT64_MAX, 1};
+    int64_t shapes[3][3] = {{0, huge, huge / 2}, {huge, 0, huge}, {huge, huge / 2, 0}};
+    for (int i = 0; i < 3; i++)
+        for (int given = 0; given < 2; given++) {
+            cbd_tensor t, *copy;
+            cbd_buffer b;
+            DLManagedTensor m = {.dl_tensor = produced(data, 3, shapes[i], given ? strides : NULL).dl_tensor}, *out;
+            CHECK_STATUS(cbd_dlpack_import(&m, &t, &error), CBD_STATUS_OK);
+            CHECK(t.ndim == 3 && t.shape == shapes[i] && t.strides == NULL);
+            CHECK_STATUS(cbd_dlpack_import_copy(&m, &copy, &error), CBD_STATUS_OK);
+            cbd_tensor_free(copy);
+            t.strides = given ? strides : NULL;
+            CHECK_STATUS(cbd_buffer_of_tensor(&t, 0, &b, &error), CBD_STATUS_OK);
+            CHECK(b.length_bytes == 0);
+            CHECK_STATUS(cbd_dlpack_export(&t, 0, NULL, NULL, &out, &error), CBD_STATUS_OK);
+            out->deleter(out);
+        }
+}
+
 static void a_copy_gathers_any_strides(void)
 {
     const float data[6] = {0, 1, 2, 3, 4, 5};
@@ -620,6 +643,7 @@ int main(void)
     RUN(a_copy_is_private_and_flagged);
     RUN(what_cannot_be_exported_is_refused_and_releases_nothing);
     RUN(a_tensor_comes_in_without_a_copy);
+    RUN(an_empty_tensor_comes_in_whatever_its_other_extents);
     RUN(a_copy_gathers_any_strides);
     RUN(what_cannot_come_in_is_refused_by_its_numbers);
     RUN(a_buffer_is_told_in_bytes);

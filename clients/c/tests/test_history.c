@@ -168,7 +168,7 @@ static void attributes_are_read_at_their_common_ordinal(void)
     const struct {
         uint64_t x, y, common;
         int32_t of_x, of_y;
-    } cases[] = {{9, 5, 5, 50, 7}, {5, 9, 5, 50, 7}, {9, 0, 9, 90, 7}, {4, 4, 4, 20, -1}};
+    } cases[] = {{9, 5, 5, 50, 7}, {5, 9, 5, 50, 7}, {9, 0, 9, 90, -1}, {4, 4, 4, 20, -1}};
     publish(&s, 0, 20, 2);
     publish(&s, 1, 50, 5);
     publish(&s, 2, 90, 9);
@@ -193,6 +193,106 @@ static void attributes_are_read_at_their_common_ordinal(void)
         CHECK_STATUS(cbd_read_range(s.stage, s.query, both, 4, &later, &read, &error), CBD_STATUS_INVALID_ARGUMENT);
         CHECK(strstr(error.text, "since is 10") != NULL);
     }
+    end(&s);
+}
+
+/* What happens once a read has its epoch, or just before it has: the broker is asked to pin, since the horizon of the
+ * floors lets no pin of the client's own pass. */
+static struct {
+    struct scene *s;
+    const char *born; /* the column is made now */
+    uint32_t column, place;
+    bool before;
+} meanwhile;
+
+static bool seal_meanwhile(struct fake *f, const cbd_abi_submission_entry *op, cbd_abi_completion_entry *done)
+{
+    struct scene *s = meanwhile.s;
+    if (op->opcode != CBD_OP_PIN || s == NULL)
+        return true;
+    meanwhile.s = NULL;
+    if (meanwhile.born != NULL)
+        meanwhile.column = fake_column(f, meanwhile.born, CBD_DTYPE_INT, 32, 1, 0, NULL);
+    int32_t row[3] = {1, 1, 1};
+    fake_publish(f, meanwhile.column, 0, s->layout, 3, row, sizeof row, 1);
+    cbd_abi_floor_row rows[2] = {{fake_attribute(f, s->x)->name_id, 1000}, {fake_attribute(f, meanwhile.column)->name_id, 1}};
+    fake_floors(f, meanwhile.place, 0, 0, rows, 2);
+    if (meanwhile.before)
+        done->epoch = f->directory->epoch;
+    for (uint32_t i = 0; meanwhile.before && i < f->pin_count; i++)
+        if (load64(&fake_pins(f)[i].epoch) != 0)
+            store64(&fake_pins(f)[i].epoch, f->directory->epoch);
+    return true;
+}
+
+static void count_groups(struct scene *s, const char *const both[2], cbd_range r, uint64_t ordinal, int groups)
+{
+    cbd_read *read;
+    const cbd_read_group *group;
+    CHECK_STATUS(cbd_read_range(s->stage, s->query, both, 2, &r, &read, &error), CBD_STATUS_OK);
+    CHECK(cbd_read_ordinal(read) == ordinal);
+    for (int i = 0; i < groups; i++) {
+        CHECK_STATUS(cbd_fetch_read_next(read, &group, &error), CBD_STATUS_OK);
+        CHECK(strcmp(group->name, both[i]) == 0 && group->epoch == cbd_read_epoch(read));
+        cbd_release_group(group);
+    }
+    CHECK_STATUS(cbd_fetch_read_next(read, &group, &error), CBD_STATUS_END);
+    cbd_read_release(read);
+}
+
+/* Behaviour 120, 123: what was sealed for the first time after a read's epoch has no group as of an ordinal, though
+ * that of its seal is lower. */
+static void as_of_an_ordinal_shows_nothing_sealed_first_after_its_epoch(void)
+{
+    struct scene s = begin();
+    const char *const with_y[] = {"x", "y"}, *const with_z[] = {"x", "z"};
+    uint32_t y = fake_column(s.f, "y", CBD_DTYPE_INT, 32, 1, 0, NULL), z = fake_column(s.f, "z", CBD_DTYPE_INT, 32, 1, 0, NULL);
+    cbd_range common = {CBD_AT_COMMON, 0, 0, 0}, one = {CBD_AT_ORDINAL, 0, 1, 0};
+    cbd_read *read;
+    publish(&s, 0, 7, 1);
+    fake_floors(s.f, 0, 0, 0, (cbd_abi_floor_row[]){{fake_attribute(s.f, s.x)->name_id, 1000}}, 1);
+    fake_attribute(s.f, CBD_FLOOR_COLUMN)->horizon = UINT64_MAX;
+    s.f->on_op = seal_meanwhile;
+    meanwhile.s = &s;
+    meanwhile.born = NULL;
+    meanwhile.column = y;
+    meanwhile.place = 1;
+    meanwhile.before = false;
+    count_groups(&s, with_y, common, 1000, 1);
+    CHECK(meanwhile.s == NULL);
+    count_groups(&s, with_y, common, 1, 2);
+
+    meanwhile.s = &s; /* an ordinal that is given is above a floor of the read's epoch, whatever is sealed by now */
+    meanwhile.column = z;
+    meanwhile.place = 2;
+    CHECK_STATUS(cbd_read_range(s.stage, s.query, with_z, 2, &one, &read, &error), CBD_STATUS_FLOOR_VIOLATION);
+    CHECK(meanwhile.s == NULL && strstr(error.text, "\"z\"") != NULL);
+    count_groups(&s, with_z, one, 1, 2);
+    s.f->on_op = NULL;
+    end(&s);
+}
+
+/* Behaviour 46: a column that came while the names were looked up is in the read of an epoch that has it. */
+static void a_column_born_while_names_are_looked_up_is_read(void)
+{
+    static const char *const born[] = {"newest", "common", "one", "stamp"};
+    const cbd_range ranges[] = {{CBD_AT_NEWEST, 0, 0, 0}, {CBD_AT_COMMON, 0, 0, 0}, {CBD_AT_ORDINAL, 0, 1, 0},
+                                {CBD_AT_STAMP, 0, UINT64_MAX, 0}};
+    struct scene s = begin();
+    publish(&s, 0, 7, 1);
+    fake_floors(s.f, 0, 0, 0, (cbd_abi_floor_row[]){{fake_attribute(s.f, s.x)->name_id, 1000}}, 1);
+    fake_attribute(s.f, CBD_FLOOR_COLUMN)->horizon = UINT64_MAX;
+    s.f->on_op = seal_meanwhile;
+    for (uint32_t i = 0; i < 4; i++) {
+        const char *const both[] = {"x", born[i]};
+        meanwhile.s = &s;
+        meanwhile.born = born[i];
+        meanwhile.place = i + 1;
+        meanwhile.before = true;
+        count_groups(&s, both, ranges[i], i == 1 || i == 2, 2);
+        CHECK(meanwhile.s == NULL);
+    }
+    s.f->on_op = NULL;
     end(&s);
 }
 
@@ -321,6 +421,8 @@ int main(void)
     RUN(as_of_an_ordinal_is_exact_or_refused);
     RUN(as_of_a_stamp_is_the_last_or_the_nearest_or_refused);
     RUN(attributes_are_read_at_their_common_ordinal);
+    RUN(as_of_an_ordinal_shows_nothing_sealed_first_after_its_epoch);
+    RUN(a_column_born_while_names_are_looked_up_is_read);
     RUN(rows_have_ordinals_of_their_own);
     RUN(deletes_since_are_exact_or_refused);
     RUN(a_cursor_begins_after_the_floors_of_its_snapshot);

@@ -141,6 +141,7 @@ def test_a_consumer_allocates_a_tensor(
     [
         ((2, 32, 1), (2,), (2, 0), "BufferError: .*device"),
         ((2, 32, 1), (2,), (1, 1), "BufferError: .*device"),
+        ((2, 32, 1), (2,), (0, 0), "BufferError: .*device"),
         ((2, 33, 1), (2,), (1, 0), "BufferError: .*33 bits"),
         ((17, 4, 1), (2,), (1, 0), "BufferError: .*below 8 bits"),
         ((2, 32, 0), (2,), (1, 0), "BufferError: .*lanes"),

@@ -15,7 +15,7 @@ public:
     explicit group(cbd_group *record) : record_(record) {}
     cbd_group *get() const noexcept { return record_; }
     const cbd_group *operator->() const noexcept { return record_; }
-    span<const std::uint64_t> prims() const { return {record_->prims, static_cast<std::size_t>(record_->rows)}; }
+    span<const std::uint64_t> prims() const { return {record_->prims, record_->rows}; }
 
     /// The rows, as T; INVALID_ARGUMENT where they are none.
     template <class T>
@@ -24,7 +24,7 @@ public:
         detail::check_row<T>();
         if (!detail::fits<T>(record_->schema) || record_->row_bytes != sizeof(T) || record_->schema.kind != CBD_KIND_FIXED)
             CALLBOARD_FAIL(detail::mismatch<T>(record_->attribute, record_->schema, record_->row_bytes));
-        return span<T>(static_cast<T *>(record_->data), static_cast<std::size_t>(record_->rows));
+        return span<T>(static_cast<T *>(record_->data), record_->rows);
     }
 
     /// All elements of the rows one after the other: the pixels of an image, the points of a scan. T is a number, or what
@@ -35,7 +35,7 @@ public:
         detail::check_row<T>();
         if (!detail::fits_values<T>(record_->schema))
             CALLBOARD_FAIL(detail::mismatch<T>(record_->attribute, record_->schema, record_->row_bytes));
-        return span<T>(static_cast<T *>(record_->data), static_cast<std::size_t>(record_->rows * record_->row_bytes / sizeof(T)));
+        return span<T>(static_cast<T *>(record_->data), record_->rows * record_->row_bytes / sizeof(T));
     }
 
     /// Array kind: the elements of prim i's row.
@@ -45,7 +45,7 @@ public:
         detail::check_row<T>();
         if (record_->arrays == nullptr || i >= record_->rows || !detail::fits<T>(record_->schema) || record_->row_bytes != sizeof(T))
             CALLBOARD_FAIL(detail::mismatch<T>(record_->attribute, record_->schema, record_->row_bytes));
-        return span<T>(static_cast<T *>(record_->arrays[i].data), static_cast<std::size_t>(record_->arrays[i].elements));
+        return span<T>(static_cast<T *>(record_->arrays[i].data), record_->arrays[i].elements);
     }
 
     /// Describes what there is to fill: of array kind the elements of prim i's row.

@@ -126,7 +126,7 @@ public:
     query() = default;
     explicit query(cbd_query *handle) : handle_(handle) {}
     cbd_query *get() const noexcept { return handle_.get(); }
-    std::size_t size() const { return static_cast<std::size_t>(cbd_query_size(get())); }
+    std::size_t size() const { return cbd_query_size(get()); }
     span<const std::uint64_t> ids() const { return {cbd_query_ids(get()), size()}; }
 
     result<void> wait(std::chrono::nanoseconds timeout = forever) const

@@ -32,7 +32,7 @@ public:
     const cbd_read_group *get() const noexcept { return record_.get(); }
     const cbd_read_group *operator->() const noexcept { return get(); }
     std::string_view name() const { return get()->name; }
-    span<const std::uint64_t> prims() const { return {get()->prims, static_cast<std::size_t>(get()->prim_count)}; }
+    span<const std::uint64_t> prims() const { return {get()->prims, get()->prim_count}; }
 
     /// Which row prim i has.
     std::size_t row_of(std::size_t i) const { return get()->index_map != nullptr ? get()->index_map[i] : i; }
@@ -44,7 +44,7 @@ public:
         detail::check_row<T>();
         if (!detail::fits<T>(get()->schema) || get()->row_bytes != sizeof(T) || get()->schema.kind != CBD_KIND_FIXED || get()->is_delete)
             CALLBOARD_FAIL(detail::mismatch<T>(get()->name, get()->schema, get()->row_bytes));
-        return span<const T>(static_cast<const T *>(get()->data), static_cast<std::size_t>(get()->rows));
+        return span<const T>(static_cast<const T *>(get()->data), get()->rows);
     }
 
     /// Prim i's row: a pointer without exceptions, where a reference cannot fail.
@@ -69,7 +69,7 @@ public:
         detail::check_row<T>();
         if (!detail::fits_values<T>(get()->schema) || get()->is_delete)
             CALLBOARD_FAIL(detail::mismatch<T>(get()->name, get()->schema, get()->row_bytes));
-        return span<const T>(static_cast<const T *>(get()->data), static_cast<std::size_t>(get()->rows * get()->row_bytes / sizeof(T)));
+        return span<const T>(static_cast<const T *>(get()->data), get()->rows * get()->row_bytes / sizeof(T));
     }
 
     /// Array kind: the elements of prim i's row.
@@ -79,7 +79,7 @@ public:
         detail::check_row<T>();
         if (get()->arrays == nullptr || i >= get()->prim_count || !detail::fits<T>(get()->schema) || get()->row_bytes != sizeof(T))
             CALLBOARD_FAIL(detail::mismatch<T>(get()->name, get()->schema, get()->row_bytes));
-        return span<const T>(static_cast<const T *>(get()->arrays[i].data), static_cast<std::size_t>(get()->arrays[i].elements));
+        return span<const T>(static_cast<const T *>(get()->arrays[i].data), get()->arrays[i].elements);
     }
 
     /// Describes the data: of array kind prim i's row.
@@ -97,7 +97,7 @@ public:
     /// The ordinals that last wrote, or deleted, each of the prims.
     result<std::vector<std::uint64_t>> row_ordinals() const
     {
-        std::vector<std::uint64_t> out(static_cast<std::size_t>(get()->prim_count));
+        std::vector<std::uint64_t> out(get()->prim_count);
         CALLBOARD_TRY(cbd_group_row_ordinals(get(), out.data(), &failed));
         return out;
     }

@@ -61,8 +61,7 @@ PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
     return capsule;
 }
 
-/* A tuple of two integers: what device and max_version are. */
-static bool is_pair(PyObject *from, long *first, long *second)
+bool is_pair(PyObject *from, long *first, long *second)
 {
     if (!PyTuple_Check(from) || PyTuple_Size(from) != 2)
         return false;
@@ -126,39 +125,26 @@ void dlpack_give_back(struct input *input)
     input->managed = NULL;
 }
 
+/* The C client's look at the description. Its extents are copied: lanes fold into them. */
 static int take(const cbd_dlpack_tensor *tensor, struct input *input)
 {
-    if (tensor->ndim < 0 || tensor->ndim > INPUT_NDIM_MAX) {
-        PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions, at most %d are possible", (int)tensor->ndim,
-                     INPUT_NDIM_MAX);
+    cbd_error error;
+    cbd_tensor described;
+    cbd_status status = cbd_dlpack_describe(tensor, &described, &error);
+    if (status != CBD_STATUS_OK) {
+        raise_error(status, &error);
         return -1;
     }
-    if (tensor->lanes < 1 || tensor->lanes > 255) {
-        PyErr_Format(PyExc_ValueError, "the tensor's type has %d lanes, expected 1 to 255", (int)tensor->lanes);
+    if (input_room(input, described.ndim) < 0)
         return -1;
+    for (int32_t i = 0; i < described.ndim; i++) {
+        input->shape[i] = described.shape[i];
+        if (described.strides != NULL) /* absent: compact, before DLPack 1.2 */
+            input->strides[i] = described.strides[i];
     }
-    if (tensor->ndim > 0 && tensor->shape == NULL) {
-        PyErr_Format(PyExc_ValueError, "the tensor has %d dimensions and no shape", (int)tensor->ndim);
-        return -1;
-    }
-    if (input_room(input, tensor->ndim) < 0)
-        return -1;
-    for (int32_t i = 0; i < tensor->ndim; i++) {
-        input->shape[i] = tensor->shape[i];
-        if (tensor->strides != NULL) /* absent: compact, before DLPack 1.2 */
-            input->strides[i] = tensor->strides[i];
-    }
-    input->tensor = (cbd_tensor){
-        .data = tensor->data == NULL ? NULL : (const char *)tensor->data + tensor->byte_offset,
-        .ndim = tensor->ndim,
-        .shape = input->shape,
-        .strides = tensor->strides == NULL ? NULL : input->strides,
-        .code = tensor->code,
-        .bits = tensor->bits,
-        .lanes = tensor->lanes,
-        .device_type = (uint32_t)tensor->device_type,
-        .device_id = (uint32_t)tensor->device_id,
-    };
+    input->tensor = described;
+    input->tensor.shape = input->shape;
+    input->tensor.strides = described.strides == NULL ? NULL : input->strides;
     return 0;
 }
 

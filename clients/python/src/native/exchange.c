@@ -45,17 +45,14 @@ static int allocate(const cbd_dlpack_tensor *like, cbd_dlpack_versioned **out, v
     cbd_error error;
     cbd_buffer buffer;
     struct DLManagedTensorVersioned *managed = NULL;
-    cbd_tensor tensor = {
-        .data = nothing,
-        .ndim = like->ndim,
-        .shape = like->shape,
-        .code = like->code,
-        .bits = like->bits,
-        .lanes = like->lanes,
-        .device_type = (uint32_t)like->device_type,
-        .device_id = (uint32_t)like->device_id,
-    };
-    cbd_status status = cbd_buffer_of_tensor(&tensor, 0, &buffer, &error); /* its size, and all that may be wrong with it */
+    cbd_tensor tensor;
+    cbd_dlpack_tensor wanted = *like;
+    wanted.data = nothing;
+    wanted.strides = NULL;
+    wanted.byte_offset = 0;
+    cbd_status status = cbd_dlpack_describe(&wanted, &tensor, &error); /* all that may be wrong with it */
+    if (status == CBD_STATUS_OK)
+        status = cbd_buffer_of_tensor(&tensor, 0, &buffer, &error); /* its size */
     if (status == CBD_STATUS_OK) {
         uint64_t bytes = (buffer.length_bytes / ALIGNMENT + 1) * ALIGNMENT; /* never 0 */
         void *memory = aligned_alloc(ALIGNMENT, bytes);

@@ -152,8 +152,6 @@ uint64_t turn_before(uint64_t deadline);
 
 /* ---- tensors of the caller (tensor.c) ------------------------------------------- */
 
-#define INPUT_NDIM_MAX 64
-
 struct input {
     cbd_tensor tensor;
     int64_t *shape, *strides; /* in few, or allocated; see input_room */
@@ -255,6 +253,8 @@ PyObject *numpy_function(const char *name);
 PyObject *numpy_array(View *view);
 
 PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given);
+/* A tuple of two integers: what a device and max_version are. Where not, an exception may be set, too. */
+bool is_pair(PyObject *from, long *first, long *second);
 PyObject *view_dlpack_device(PyObject *self, PyObject *unused);
 
 /* The view's tensor, lent, or with CBD_DLPACK_COPY copied. NULL with an exception. */

@@ -165,24 +165,26 @@ static int from_dlpack(struct input *input, PyObject *from)
     PyObject *device = PyObject_CallMethod(from, "__dlpack_device__", NULL);
     if (device == NULL)
         return -1;
-    int type = 0, id = 0;
-    int parsed = PyTuple_Check(device) && PyTuple_Size(device) == 2;
-    if (parsed) { /* enums of integers come here too */
-        type = (int)PyLong_AsLong(PyTuple_GetItem(device, 0));
-        id = (int)PyLong_AsLong(PyTuple_GetItem(device, 1));
+    long type, id; /* enums of integers come here too */
+    if (!is_pair(device, &type, &id)) {
+        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_TypeError, "__dlpack_device__ of %R gave %R: expected a tuple of two integers, the device's type and number",
+                         Py_TYPE(from), device);
+        }
+        Py_DECREF(device);
+        return -1;
     }
     Py_DECREF(device);
-    if (PyErr_Occurred())
-        return -1;
-    if (!parsed || (type != CBD_DEVICE_CPU && type != CBD_DEVICE_CUDA_HOST)) {
+    if (type != CBD_DEVICE_CPU && type != CBD_DEVICE_CUDA_HOST) {
         raise_format(CBD_STATUS_NOT_SUPPORTED,
-                     "the tensor is on device (%d, %d), and device memory is not part of this version: copy it to the "
+                     "the tensor is on device (%ld, %ld), and device memory is not part of this version: copy it to the "
                      "host first",
                      type, id);
         return -1;
     }
     if (type == CBD_DEVICE_CPU && id != 0) {
-        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on CPU device %d: expected 0, there is no other", id);
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on CPU device %ld: expected 0, there is no other", id);
         return -1;
     }
     PyObject *method = PyObject_GetAttrString(from, "__dlpack__");
@@ -297,6 +299,22 @@ static int apply_dtype(cbd_tensor *tensor, PyObject *dtype)
     return 0;
 }
 
+/* numpy.ma: the buffer of an array has what lies under its mask, too. Arrays without any element masked are like others. */
+static int refuse_masked(PyObject *from)
+{
+    if (has_type_name(from, "ndarray") || !PyObject_HasAttrString(from, "mask") || !PyObject_HasAttrString(from, "filled"))
+        return 0;
+    PyObject *mask = PyObject_GetAttrString(from, "mask");
+    PyObject *any = mask == NULL ? NULL : PyObject_CallMethod(mask, "any", NULL);
+    int masked = any == NULL ? -1 : PyObject_IsTrue(any);
+    Py_XDECREF(mask);
+    Py_XDECREF(any);
+    if (masked == 1)
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the array has masked elements, and its mask would be lost: fill them in with "
+                                                  ".filled(), or write only the prims that have values, with mask=");
+    return masked == 0 ? 0 : -1;
+}
+
 int input_open(struct input *input, PyObject *from, PyObject *dtype)
 {
     memset(&input->tensor, 0, sizeof input->tensor);
@@ -307,7 +325,7 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 
     int result;
     if (PyObject_CheckBuffer(from))
-        result = from_buffer_or_dlpack(input, from);
+        result = refuse_masked(from) < 0 ? -1 : from_buffer_or_dlpack(input, from);
     else if ((result = exchange_take(from, input)) != 0)
         result = result < 0 ? -1 : 0;
     else if (has_dlpack(from))
@@ -333,7 +351,7 @@ static int fold_lanes(struct input *input, uint16_t lanes)
     if (tensor->lanes == lanes)
         return 0;
     for (; kept > 1 && folded < lanes; kept--) { /* apply_dtype has seen that this ends at lanes */
-        if (tensor->strides != NULL && tensor->shape[kept - 1] != 1 && tensor->strides[kept - 1] * tensor->lanes != folded)
+        if (tensor->strides != NULL && tensor->shape[kept - 1] != 1 && tensor->strides[kept - 1] != folded / tensor->lanes)
             compact = false;
         folded *= tensor->shape[kept - 1];
     }

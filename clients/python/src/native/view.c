@@ -25,14 +25,15 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
     view->bits = bits;
     view->ndim = ndim;
     view->item_bytes = bits / 8;
-    view->length_bytes = view->item_bytes;
+    size_t length = (size_t)view->item_bytes, step = length; /* of an empty one both may wrap: no stride is used */
     for (int i = ndim - 1; i >= 0; i--) {
         view->shape[i] = (Py_ssize_t)shape[i];
         /* As NumPy has it: an empty dimension does not make the strides of the others 0. */
-        view->strides[i] = i == ndim - 1 ? view->item_bytes
-                                         : view->strides[i + 1] * (view->shape[i + 1] > 0 ? view->shape[i + 1] : 1);
-        view->length_bytes *= view->shape[i];
+        view->strides[i] = (Py_ssize_t)step;
+        step *= shape[i] > 0 ? (size_t)shape[i] : 1;
+        length *= (size_t)shape[i];
     }
+    view->length_bytes = (Py_ssize_t)length;
     view->attribute = NULL;
     view->semantic = 0;
     view->ordinal = view->epoch = view->floor = view->stamp_ns = 0;
