@@ -282,7 +282,10 @@ def test_masked_elements_are_refused(stage: cb.Stage, name: str) -> None:
 @pytest.mark.parametrize(
     ("device", "error", "text"),
     [
-        *((odd, TypeError, "tuple of two integers") for odd in (None, "cpu", [1, 0], (1,), (1, 0, 0), (1, None), (2**64, 0))),
+        *(
+            (odd, TypeError, "tuple of two integers")
+            for odd in (None, "cpu", [1, 0], (1,), (1, 0, 0), (1, None), (2**64, 0))
+        ),
         ((2**32 + 1, 0), cb.NotSupported, r"device \(4294967297, 0\)"),
         ((1, 2**32), cb.InvalidArgument, "CPU device 4294967296"),
         ((1, -1), cb.InvalidArgument, "CPU device -1"),
