@@ -1,4 +1,5 @@
-# Every target does its own set-up: a fresh clone, Go 1.26, a C compiler and Python 3.10 with headers are enough.
+# Every target does its own set-up: a fresh clone, Go 1.26, a C compiler and Python 3.10 with headers are enough;
+# `make test` wants Python 3.11 or 3.12, for the frameworks of test-matrix.
 # Nothing is written outside the tree but the caches of Go and pip.
 
 GO     ?= go
@@ -42,6 +43,8 @@ demo: build $(VENV)/.client $(VENV)/.demo
 
 test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench
 	@cat docs/conformance.md
+	@echo
+	@$(PY) clients/python/frameworks/matrix.py
 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
 test-go: build $(VENV)/.client $(VENV)/.test
@@ -70,8 +73,9 @@ test-arm64:
 	@GOARCH=arm64 $(GO) build $(GO_ALL)
 	@scripts/if-installed 'qemu-aarch64 aarch64-linux-gnu-gcc' $(MAKE) --no-print-directory arm64
 
-arm64:
-	@GOARCH=arm64 CALLBOARD_TEST_QEMU=qemu-aarch64 $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
+# Programs that need a broker have this machine's: the two share memory all the same.
+arm64: build
+	@GOARCH=arm64 CALLBOARD_BROKER=$(abspath bin/callboard) CALLBOARD_TEST_QEMU=qemu-aarch64 $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
 	@$(C_CLIENT) arm64
 
 test-python: build $(VENV)/.client $(VENV)/.test

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"bytes"
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -58,34 +59,45 @@ func int64s(p *int64, n int) []int64 { return unsafe.Slice(p, n) }
 
 // Behaviour 288, field report G15: release runs once for each deleter, whichever goroutine called it and in any order.
 func TestDeletersOnManyThreads(t *testing.T) {
-	const rounds, threads = 2000, 4
+	const threads, each = 2, 1000
+	batches := int64(200)
+	if testing.Short() {
+		batches = 50
+	}
 	var released atomic.Int64
 	count := func() { released.Add(1) }
 	data := counting(24)
 	in := Tensor{Data: data, Shape: []int64{2, 3}, DType: Float32, Device: CPU}
+	var ready atomic.Int64
 	var group sync.WaitGroup
 	for range threads {
 		group.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			for range rounds {
-				m, err := ExportManaged(&in, 0, count)
-				if err != nil {
-					t.Error(err)
-					return
+			var legacy [each]*DLManagedTensor
+			var versioned [each]*DLManagedTensorVersioned
+			for batch := range batches {
+				for i := range legacy {
+					var err, other error
+					legacy[i], err = ExportManaged(&in, 0, count)
+					versioned[i], other = ExportVersioned(&in, FlagReadOnly, count)
+					if err = errors.Join(err, other); err != nil {
+						panic(err)
+					}
 				}
-				v, err := ExportVersioned(&in, FlagReadOnly, count)
-				if err != nil {
-					t.Error(err)
-					return
+				// They meet, and do nothing else: in a few instructions one may put its own over the other's.
+				for ready.Add(1); ready.Load() < (batch+1)*threads; {
+					runtime.Gosched()
 				}
-				Discard(v)
-				Discard(m)
+				for i := range legacy {
+					Discard(versioned[i])
+					Discard(legacy[i])
+				}
 			}
 		})
 	}
 	group.Wait()
-	require.Eventually(t, func() bool { return released.Load() == 2*rounds*threads }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return released.Load() == 2*threads*batches*each }, 10*time.Second, time.Millisecond)
 	requireNothingLent(t)
 }
 

@@ -137,7 +137,7 @@ func TestPinnedBytesLimit(t *testing.T) {
 		g, err := s.Latest(background, "camera")
 		if err != nil {
 			require.ErrorIs(t, err, callboard.ErrLimit)
-			require.ErrorContains(t, err, `"camera" at epoch 1`)
+			require.ErrorContains(t, err, `"camera" at epoch 1 (held for `)
 			break
 		}
 		held = append(held, g)

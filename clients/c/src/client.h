@@ -448,8 +448,10 @@ cbd_status cbdi_tensor_check(const cbd_tensor *tensor, uint64_t *bytes, cbd_erro
 /* Refuses a tensor of bools that has a byte other than 0 and 1; `bytes` as cbdi_tensor_check found them. */
 cbd_status cbdi_bools_check(const cbd_tensor *tensor, uint64_t bytes, cbd_error *error);
 /* Reads a tensor as rows: fills schema->lanes, code, bits (and checks them where
- * `existing` is given); row_shape must be set already. */
-cbd_status cbdi_fold(const cbd_tensor *tensor, cbd_schema *schema, const cbd_schema *existing, cbd_error *error);
+ * `existing` is given); row_shape must be set already. one_row: the caller gave the
+ * shape behind the leading 1, which errors leave out. */
+cbd_status cbdi_fold(const char *name, const cbd_tensor *tensor, bool one_row, cbd_schema *schema, const cbd_schema *existing,
+                     cbd_error *error);
 /* Copies rows compactly: row i from source row index_map[i], or i. */
 void cbdi_gather(uint8_t *to, const cbd_tensor *tensor, uint64_t rows, const uint32_t *index_map);
 

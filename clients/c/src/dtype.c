@@ -246,29 +246,33 @@ cbd_status cbdi_bools_check(const cbd_tensor *t, uint64_t bytes, cbd_error *erro
                      "tensor of element type bool has a byte that is neither 0 nor 1: write it as uint8 if the bytes carry more");
 }
 
-cbd_status cbdi_fold(const cbd_tensor *t, cbd_schema *schema, const cbd_schema *existing, cbd_error *error)
+cbd_status cbdi_fold(const char *name, const cbd_tensor *t, bool one_row, cbd_schema *schema, const cbd_schema *existing,
+                     cbd_error *error)
 {
     char text[160], other[160], have[32], want[32];
     const cbd_schema *cut = existing ? existing : schema;
+    const int64_t *given = t->shape + one_row; /* as the caller knows it */
+    int32_t given_ndim = t->ndim - one_row;
     int32_t trailing = 1 + (int32_t)cut->row_ndim;
     bool same = t->ndim >= trailing;
     for (uint32_t i = 0; same && i < cut->row_ndim; i++)
         same = (uint64_t)t->shape[1 + i] == cut->row_shape[i];
     if (!same)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s: behind the rows, the row_shape is %s",
-                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_row_shape_text(cut->row_shape, cut->row_ndim, other));
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\": tensor has shape %s: %s row_shape is %s", name,
+                         cbdi_shape_text(given, given_ndim, text), one_row ? "the attribute's" : "behind the rows, the",
+                         cbdi_row_shape_text(cut->row_shape, cut->row_ndim, other));
     uint64_t lanes = t->lanes;
     for (int32_t i = trailing; i < t->ndim; i++) {
         if (t->shape[i] == 0)
             return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
-                             "tensor has shape %s: a fixed row has at least one element; use kind array for rows that may be empty",
-                             cbdi_shape_text(t->shape, t->ndim, text));
+                             "attribute \"%.200s\": tensor has shape %s: a fixed row has at least one element; use kind array for rows that may be empty",
+                             name, cbdi_shape_text(given, given_ndim, text));
         lanes = lanes > LANES_MAX || t->shape[i] > LANES_MAX ? LANES_MAX + 1 : lanes * (uint64_t)t->shape[i];
     }
     if (lanes > LANES_MAX)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                         "tensor of shape %s and element type %s folds to more than %u lanes a row; declare row_shape %s",
-                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_dtype_text(t->code, t->bits, t->lanes, have), LANES_MAX,
+                         "attribute \"%.200s\": tensor of shape %s and element type %s folds to more than %u lanes a row; declare row_shape %s",
+                         name, cbdi_shape_text(given, given_ndim, text), cbdi_dtype_text(t->code, t->bits, t->lanes, have), LANES_MAX,
                          cbdi_shape_text(t->shape + 1, t->ndim - 1, other));
     schema->code = t->code;
     schema->bits = t->bits;
@@ -276,8 +280,9 @@ cbd_status cbdi_fold(const cbd_tensor *t, cbd_schema *schema, const cbd_schema *
     if (existing == NULL)
         return CBD_STATUS_OK;
     if (existing->code != t->code || existing->bits != t->bits || existing->lanes != lanes)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor of shape %s makes rows of %s: the attribute holds %s",
-                         cbdi_shape_text(t->shape, t->ndim, text), cbdi_dtype_text(t->code, t->bits, schema->lanes, have),
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "attribute \"%.200s\": tensor of shape %s makes %s of %s: the attribute holds %s",
+                         name, cbdi_shape_text(given, given_ndim, text), one_row ? "a row" : "rows",
+                         cbdi_dtype_text(t->code, t->bits, schema->lanes, have),
                          cbdi_dtype_text(existing->code, existing->bits, existing->lanes, want));
     schema->row_ndim = existing->row_ndim;
     memcpy(schema->row_shape, existing->row_shape, sizeof schema->row_shape);

@@ -122,8 +122,8 @@ static cbd_status check_selection(cbd_stage *stage, struct write *w, cbd_error *
                              (unsigned long long)i, o->index_map[i], (unsigned long long)rows);
     if (o->index_map == NULL && rows != w->count)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
-                         "tensor of shape %s has %llu rows: expected %llu in its leading dimension, one per addressed prim",
-                         cbdi_shape_text(w->tensor->shape, w->tensor->ndim, text), (unsigned long long)rows,
+                         "attribute \"%.200s\": tensor of shape %s has %llu rows: expected %llu in its leading dimension, one per addressed prim",
+                         w->name, cbdi_shape_text(w->tensor->shape, w->tensor->ndim, text), (unsigned long long)rows,
                          (unsigned long long)w->count);
     if (w->count > (uint64_t)INT64_MAX / w->row_bytes)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "%llu rows of %llu bytes are too many",
@@ -157,7 +157,7 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "row_shape is %s but that of the attribute \"%.200s\" is %s",
                          cbdi_row_shape_text(o->row_shape, ndim, have), w->name,
                          cbdi_row_shape_text(existing->row_shape, existing->row_ndim, want));
-    cbd_status status = cbdi_fold(w->tensor, &w->schema, existing, error);
+    cbd_status status = cbdi_fold(w->name, w->tensor, w->new_shape != NULL, &w->schema, existing, error);
     if (status == CBD_STATUS_OK)
         status = cbd_schema_row_bytes(&w->schema, &w->row_bytes, error);
     if (status == CBD_STATUS_OK && existing != NULL)

@@ -10,7 +10,7 @@ struct write {
     size_t name_bytes;
     const cbd_tensor *tensor;
     cbd_write_options options;
-    uint32_t new_ndim; /* of a new column's row_shape, where the options give none */
+    uint32_t new_ndim; /* publish: the tensor is one row. Of a new column's row_shape, where the options give none */
     const uint64_t *new_shape;
     cbd_schema schema;
     uint64_t row_bytes; /* array kind: of an element */

@@ -1,5 +1,6 @@
 #include "fake_broker.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -582,4 +583,15 @@ unsigned fake_pins_held(struct fake *f)
     for (uint32_t i = 0; i < f->pin_count; i++)
         held += load64(&fake_pins(f)[i].epoch) != 0;
     return held;
+}
+
+int fake_entries(const char *directory)
+{
+    DIR *all = opendir(directory);
+    int n = 0;
+    CHECK(all != NULL);
+    while (readdir(all) != NULL)
+        n++;
+    closedir(all);
+    return n;
 }

@@ -85,6 +85,9 @@ void fake_epoch(struct fake *fake, uint64_t epoch);
 cbd_abi_pin_slot *fake_pins(struct fake *fake);
 unsigned fake_pins_held(struct fake *fake);
 
+/* How many entries the directory has, "." and ".." with them: of descriptors in /proc/self/fd. */
+int fake_entries(const char *directory);
+
 #define CHECK(condition)                                                                     \
     do {                                                                                     \
         if (!(condition)) {                                                                  \

@@ -1,7 +1,6 @@
 /* Event loops: when the descriptor is readable, and what threads and descriptors it costs. */
 #include "fake_broker.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
@@ -55,18 +54,8 @@ static void wait_for_epoch(cbd_events *events, uint64_t wanted)
     }
 }
 
-static int entries(const char *directory)
-{
-    int n = 0;
-    DIR *d = opendir(directory);
-    while (readdir(d) != NULL)
-        n++;
-    closedir(d);
-    return n;
-}
-
-static int threads(void) { return entries("/proc/self/task"); }
-static int descriptors(void) { return entries("/proc/self/fd"); }
+static int threads(void) { return fake_entries("/proc/self/task"); }
+static int descriptors(void) { return fake_entries("/proc/self/fd"); }
 
 /* The kernel takes a thread off the list a moment after it was joined. */
 static bool threads_become(int wanted)
@@ -146,6 +135,81 @@ static void no_epoch_is_missed(void)
     cbd_events_release(events);
     cbd_stage_release(stage);
     fake_stop(f);
+}
+
+/* What is to happen in a drain of `of`, just before the descriptor is cleared. */
+static struct meeting {
+    struct fake *fake;
+    cbd_stage *stage;
+    cbd_events *of;
+    uint64_t seal; /* 0: nothing is sealed */
+    bool hang_up;
+} meeting;
+
+static void meet(void)
+{
+    cbd_events *events = meeting.of;
+    meeting.of = NULL; /* once */
+    if (meeting.seal != 0)
+        fake_epoch(meeting.fake, meeting.seal);
+    if (meeting.hang_up) {
+        fake_hang_up(meeting.fake, NULL);
+        for (int i = 0; load32(&meeting.stage->events.gone) == 0; i++, usleep(1000))
+            CHECK(i < SECONDS(10)); /* what the thread has to tell, it told */
+    }
+    CHECK(readable(events, SECONDS(10)));
+}
+
+ssize_t __real_read(int fd, void *to, size_t bytes);
+ssize_t __wrap_read(int fd, void *to, size_t bytes);
+ssize_t __wrap_read(int fd, void *to, size_t bytes)
+{
+    if (meeting.of != NULL && fd == cbd_events_fileno(meeting.of))
+        meet();
+    return __real_read(fd, to, bytes);
+}
+
+/* The wake-up of this seal is cleared with the one that was there: the epoch has to be looked at afterwards. */
+static void an_epoch_sealed_while_draining_is_not_missed(void)
+{
+    struct fake *f = fake_start();
+    cbd_stage *stage = connect_for(0);
+    cbd_events *events = events_of(stage);
+    for (uint64_t n = 1; n <= 9; n += 2) {
+        uint64_t epoch = 0;
+        fake_epoch(f, n);
+        wait_for_epoch(events, n);
+        CHECK(quiet(events) == n);
+        meeting = (struct meeting){.fake = f, .stage = stage, .of = events, .seal = n + 1};
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+        CHECK(meeting.of == NULL && epoch == n + 1);
+        CHECK(quiet(events) == n + 1);
+    }
+    cbd_events_release(events);
+    cbd_stage_release(stage);
+    fake_stop(f);
+}
+
+/* The thread tells the end once, and then is gone: the drain that clears that tells it again. */
+static void an_end_while_draining_makes_it_readable_again(void)
+{
+    for (uint64_t sealed = 0; sealed <= 4; sealed += 4) {
+        struct fake *f = fake_start();
+        cbd_stage *stage = connect_for(CBD_REATTACH_NEVER);
+        cbd_events *events = events_of(stage);
+        uint64_t epoch = 9;
+        fake_epoch(f, 3);
+        wait_for_epoch(events, 3);
+        CHECK(quiet(events) == 3);
+        meeting = (struct meeting){.fake = f, .stage = stage, .of = events, .seal = sealed, .hang_up = true};
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), sealed ? CBD_STATUS_OK : CBD_STATUS_SESSION_ENDED);
+        CHECK(meeting.of == NULL && epoch == sealed && readable(events, 0));
+        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
+        CHECK(readable(events, 0));
+        cbd_events_release(events);
+        cbd_stage_release(stage);
+        fake_stop(f);
+    }
 }
 
 struct draining {
@@ -371,6 +435,8 @@ int main(void)
     RUN(it_is_a_level);
     RUN(arguments_are_checked);
     RUN(no_epoch_is_missed);
+    RUN(an_epoch_sealed_while_draining_is_not_missed);
+    RUN(an_end_while_draining_makes_it_readable_again);
     atomic_store(&fake_shaking, 4);
     RUN(no_epoch_is_missed_while_seals_go_on);
     RUN(threads_of_the_program_may_open_at_once);

@@ -1,7 +1,6 @@
 /* Rings, waiting, rooms, and the end of a session (rules R1 to R5, I2, I4). */
 #include "fake_broker.h"
 
-#include <dirent.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/mman.h>
@@ -283,21 +282,11 @@ static void eight_threads_share_one_ring(void)
     fake_stop(f);
 }
 
-static int open_descriptors(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int n = 0;
-    while (readdir(dir) != NULL)
-        n++;
-    closedir(dir);
-    return n;
-}
-
 /* B11: whatever goes wrong while attaching, nothing stays open. */
 static void a_failed_attach_leaves_nothing_open(void)
 {
     cbd_stage *stage;
-    int before = open_descriptors();
+    int before = fake_entries("/proc/self/fd");
     struct fake *f = fake_start();
     f->version = 9u << 16;
     CHECK_STATUS(cbd_connect("fake", NULL, &stage, &error), CBD_STATUS_INCOMPATIBLE_VERSION);
@@ -313,7 +302,7 @@ static void a_failed_attach_leaves_nothing_open(void)
     for (int i = 0; i < 20; i++)
         cbd_stage_release(fake_connect(f));
     fake_stop(f);
-    CHECK(open_descriptors() == before);
+    CHECK(fake_entries("/proc/self/fd") == before);
 
     CHECK_STATUS(cbd_connect("fake", NULL, &stage, &error), CBD_STATUS_NOT_FOUND);
     unsetenv("CALLBOARD_RUNTIME_DIR");
@@ -344,7 +333,7 @@ static void a_failed_attach_leaves_nothing_open(void)
     CHECK(strstr(error.text, "symbolic link") != NULL);
     CHECK(unlink(place) == 0 && rmdir(parent) == 0);
     CHECK_STATUS(cbd_connect("no/slash", NULL, &stage, &error), CBD_STATUS_INVALID_ARGUMENT);
-    CHECK(open_descriptors() == before);
+    CHECK(fake_entries("/proc/self/fd") == before);
 }
 
 /* R3: every client may write all of the doorbell, so nothing in it can refuse the next one. */
@@ -371,7 +360,7 @@ static void another_stage_than_the_one_named_is_not_found(void)
 {
     struct fake *f = fake_start();
     cbd_stage *stage;
-    int before = open_descriptors();
+    int before = fake_entries("/proc/self/fd");
     CHECK_STATUS(cbd_connect("other", NULL, &stage, &error), CBD_STATUS_NOT_FOUND);
     CHECK(stage == NULL && strstr(error.text, f->dir) != NULL && strstr(error.text, "serves stage \"fake\", not \"other\"") != NULL);
     setenv("CALLBOARD_STAGE", "other", 1);
@@ -384,9 +373,9 @@ static void another_stage_than_the_one_named_is_not_found(void)
     unsetenv("CALLBOARD_STAGE");
     CHECK_STATUS(cbd_connect(NULL, NULL, &stage, &error), CBD_STATUS_OK);
     cbd_stage_release(stage);
-    for (int i = 0; i < 200 && open_descriptors() > before; i++)
+    for (int i = 0; i < 200 && fake_entries("/proc/self/fd") > before; i++)
         usleep(5000); /* the broker's end closes when it notices */
-    CHECK(open_descriptors() == before);
+    CHECK(fake_entries("/proc/self/fd") == before);
     cbd_connect_options options = {.client_name = "caf\xe9"};
     CHECK_STATUS(cbd_connect("fake", &options, &stage, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.text, "client_name") != NULL && strstr(error.text, "0xe9") != NULL);

@@ -523,7 +523,7 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
 #define OPTIONS_OF(from, ...) ({ __typeof__(from) o_ = from; __VA_ARGS__; o_; })
 #define OPTIONS(...) OPTIONS_OF(at1, __VA_ARGS__)
     const struct bad cases[] = {
-        {"too few rows", floats(data, 1, three, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "3 rows"},
+        {"too few rows", floats(data, 1, three, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "attribute \"new\": tensor of shape (3,) has 3 rows"},
         {"rank 0", floats(data, 0, two, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "rank 0"},
         {"folds too wide", floats(data, 2, wide, NULL), at1, "new", CBD_STATUS_NOT_SUPPORTED, "row_shape (300,)"},
         {"empty rows", floats(data, 2, holes, NULL), at1, "new", CBD_STATUS_INVALID_ARGUMENT, "at least one element"},
@@ -553,7 +553,8 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
         {"reserved name", floats(data, 1, two, NULL), at1, "@floor", CBD_STATUS_NOT_SUPPORTED, "reserved"},
         {"empty name", floats(data, 1, two, NULL), at1, "", CBD_STATUS_INVALID_ARGUMENT, "0 bytes"},
         {"array kind", floats(data, 1, two, NULL), OPTIONS(o_.is_array = 1), "new", CBD_STATUS_NOT_SUPPORTED, "array"},
-        {"other dtype", floats(data, 1, two, NULL), OPTIONS(o_.ordinal = 9), "old", CBD_STATUS_INVALID_ARGUMENT, "float64"},
+        {"other dtype", floats(data, 1, two, NULL), OPTIONS(o_.ordinal = 9), "old", CBD_STATUS_INVALID_ARGUMENT,
+         "attribute \"old\": tensor of shape (2,) makes rows of float32: the attribute holds float64"},
         {"other row shape", floats(data, 1, two, NULL), OPTIONS(o_.row_ndim = 1; o_.row_shape[0] = 4), "old",
          CBD_STATUS_INVALID_ARGUMENT, "row_shape"},
     };

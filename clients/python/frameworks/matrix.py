@@ -6,6 +6,7 @@ in rules of which the first that fits counts. A rule that decides nothing is an 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -150,3 +151,28 @@ def table(outcomes: dict[Cell, str]) -> str:
             before = dtypes
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def summary(outcomes: dict[str, dict[Cell, str]]) -> str:
+    """How many cells of each framework and door came out how, in Markdown."""
+    kinds = (*OUTCOMES, "error")
+    lines = ["| framework | door | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 2) + "|"]
+    for framework, cells in outcomes.items():
+        for direction, doors in DOORS.items():
+            for door in doors:
+                found = [o.split(":")[0] for cell, o in cells.items() if cell[:2] == (direction, door)]
+                counts = Counter(kind if kind in OUTCOMES else "error" for kind in found)
+                numbers = " | ".join(str(counts[kind] or "") for kind in kinds)
+                lines.append(f"| {framework} | {direction}: {door} | {numbers} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """For the end of `make test`, whose tests found every cell as it is expected."""
+    frameworks = rules((Path(__file__).parent / "expected.txt").read_text())
+    print("# The matrix\n\nCells of docs/frameworks/matrix.md; of torch and tensorflow: by `make test-frameworks`.\n")
+    print(summary({name: {cell: rule.outcome for cell, rule in expected(name).items()} for name in frameworks}))
+
+
+if __name__ == "__main__":
+    main()

@@ -74,7 +74,11 @@ def reasons(framework: str) -> str:
 
 def sections(page: str) -> dict[str, str]:
     head, *rest = page.split("\n## ")
-    return {"": head + "\n", **{part.split("\n", 1)[0]: "## " + part.rstrip("\n") + "\n" for part in rest}}
+    return {"": head.rstrip("\n") + "\n", **{part.split("\n", 1)[0]: "## " + part.rstrip("\n") + "\n" for part in rest}}
+
+
+def page(parts: dict[str, str]) -> str:
+    return "\n".join(text for name in ("", *ENVIRONMENTS) if (text := parts.get(name, "")))
 
 
 def test_every_cell_comes_out_as_expected(
@@ -89,8 +93,23 @@ def test_every_cell_comes_out_as_expected(
     now = section(framework, versions, {cell: outcome for cell, (outcome, _) in cells.items()})
     if request.config.getoption("--update"):
         has[framework] = now
-        PAGE.write_text("\n".join(text for name in ("", *ENVIRONMENTS) if (text := has.get(name, ""))))
+        PAGE.write_text(page(has))
     assert has.get(framework) == now, f"{PAGE} is not what came out: run with --update and commit it"
+
+
+def test_an_update_without_news_leaves_the_page_as_it_is() -> None:
+    text = PAGE.read_text()
+    assert page(sections(text)) == text
+
+
+def test_the_summary_counts_every_cell_once() -> None:
+    outcomes = {cell: "copy" if cell.door == "copy" else "view:bits" for cell in CELLS}
+    outcomes[Cell("in", "plain", "bool", "0-d")] = "BufferError"
+    lines = matrix.summary({"x": outcomes}).splitlines()
+    each = len(matrix.DTYPES) * len(matrix.SHAPES)
+    assert lines[2] == f"| x | in: plain |  | {each - 1} |  |  |  |  | 1 |"
+    assert f"| x | read: copy |  |  |  |  | {each} |  |  |" in lines
+    assert sum(int(word) for line in lines[2:] for word in line.split("|") if word.strip().isdigit()) == len(CELLS)
 
 
 # ---- the file of expectations --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import select
@@ -166,6 +167,15 @@ def seal(stage: cb.Stage, ordinal: int, *names: str) -> cb.Op:
     return stage.advance_write_floor(ordinal, scope=cb.Scope.INCLUDE, attributes=names).wait()
 
 
+def pinned(stage: cb.Stage) -> int:
+    """What this client's pins keep, in bytes."""
+    return stage.info()["pinned_bytes"]
+
+
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer  # (capsule, name)
+capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
 def compiled(name: str, directory: Path, *options: str) -> ModuleType:
     """The extension module `name`.c of this directory, for what Python alone cannot play."""
     built = directory / f"{name}.so"
@@ -179,3 +189,12 @@ def compiled(name: str, directory: Path, *options: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def exchange_driver(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """exchange_driver.c, both sides of DLPack's table of C functions, against the standard's own header."""
+    import tvm_ffi  # the matrix has these fixtures, too, and no need of it
+
+    include = f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"
+    return compiled("exchange_driver", tmp_path_factory.mktemp("exchange"), include)

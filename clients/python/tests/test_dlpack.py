@@ -11,12 +11,9 @@ from typing import Any
 import callboard as cb
 import numpy as np
 import pytest
-from conftest import Broker, seal
+from conftest import Broker, capsule_pointer, seal
 
 VERSIONED, LEGACY = b"dltensor_versioned", b"dltensor"
-
-get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 class Tensor(ctypes.Structure):
@@ -71,10 +68,10 @@ class Producer:
     def __dlpack__(self, **_: object) -> object:
         if self.legacy:
             capsule = self.array.__dlpack__()
-            self.change(Tensor.from_address(get_pointer(capsule, LEGACY)))
+            self.change(Tensor.from_address(capsule_pointer(capsule, LEGACY)))
         else:
             capsule = self.array.__dlpack__(max_version=(1, 0))
-            managed = Versioned.from_address(get_pointer(capsule, VERSIONED))
+            managed = Versioned.from_address(capsule_pointer(capsule, VERSIONED))
             self.change(managed.tensor)
         return capsule
 
@@ -110,7 +107,7 @@ def test_a_value_without_dimensions(stage: cb.Stage, name: str, legacy: bool) ->
     stage.publish(name, Producer(np.array(2.5), setting(shape=None, strides=None), legacy))
     view = stage.latest(name)
     assert view.shape == () and np.from_dlpack(view) == 2.5 and np.asarray(view).shape == ()
-    described = Versioned.from_address(get_pointer(kept := view.__dlpack__(max_version=(1, 0)), VERSIONED)).tensor
+    described = Versioned.from_address(capsule_pointer(kept := view.__dlpack__(max_version=(1, 0)), VERSIONED)).tensor
     assert described.ndim == 0 and not described.shape and not described.strides
     del kept
 
@@ -126,7 +123,7 @@ def test_strides_of_size_1_do_not_matter(stage: cb.Stage, name: str, legacy: boo
     stage.publish(name, Producer(values, change, legacy))
     view = stage.latest(name)
     np.testing.assert_array_equal(view, values)
-    described = Versioned.from_address(get_pointer(kept := view.__dlpack__(max_version=(1, 0)), VERSIONED)).tensor
+    described = Versioned.from_address(capsule_pointer(kept := view.__dlpack__(max_version=(1, 0)), VERSIONED)).tensor
     assert described.strides[: len(shape)] == [stride // 8 for stride in np.empty(shape).strides]
     del kept
 
@@ -238,7 +235,7 @@ def test_a_capsule_of_another_major_version(stage: cb.Stage, name: str) -> None:
     class Newer(Producer):
         def __dlpack__(self, **_: object) -> object:
             capsule = self.array.__dlpack__(max_version=(1, 0))
-            Versioned.from_address(get_pointer(capsule, VERSIONED)).major = 2
+            Versioned.from_address(capsule_pointer(capsule, VERSIONED)).major = 2
             return capsule
 
     with pytest.raises(BufferError, match=r"DLPack 2\.\d, expected 1\.x"):

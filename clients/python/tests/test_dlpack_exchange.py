@@ -11,21 +11,15 @@ import callboard as cb
 import numpy as np
 import pytest
 import tvm_ffi
-from conftest import compiled
+from conftest import pinned
 from tvm_ffi.core import DLTensorTestWrapper
 
 GOOD, RAISES, GIVES_NOTHING = range(3)
 
 
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """exchange_driver.c, against the standard's own header."""
-    include = f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"
-    return compiled("exchange_driver", tmp_path_factory.mktemp("driver"), include)
-
-
-def pinned(stage: cb.Stage) -> int:
-    return stage.info()["pinned_bytes"]
+@pytest.fixture
+def driver(exchange_driver: ModuleType) -> ModuleType:
+    return exchange_driver
 
 
 def address(view: cb.View) -> int:

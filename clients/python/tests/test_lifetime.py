@@ -14,8 +14,7 @@ from typing import Any
 import callboard as cb
 import numpy as np
 import pytest
-import tvm_ffi
-from conftest import Broker, compiled, seal
+from conftest import Broker, compiled, pinned, seal
 
 ROUNDS = 10_000
 C_HEADERS = Path(__file__).parents[2] / "c" / "include"
@@ -27,11 +26,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return compiled("lifetime_driver", tmp_path_factory.mktemp("lifetime"), "-pthread", f"-I{C_HEADERS}")
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """exchange_driver.c, both sides of DLPack's table of C functions."""
-    include = f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"
-    return compiled("exchange_driver", tmp_path_factory.mktemp("exchange"), include)
+@pytest.fixture
+def table(exchange_driver: ModuleType) -> ModuleType:
+    return exchange_driver
 
 
 @pytest.fixture
@@ -52,10 +49,6 @@ def world(broker: Broker, name: str, driver: ModuleType, table: ModuleType) -> I
 
 
 # ---- the books -----------------------------------------------------------------------------
-
-
-def pinned(stage: cb.Stage) -> int:
-    return stage.info()["pinned_bytes"]
 
 
 def resident_bytes() -> int:
@@ -326,7 +319,7 @@ def test_ten_thousand_deleters_after_the_interpreter_has_ended(broker: Broker, w
         PROGRAM
         + """
 stage.publish(name, values)
-for _ in range(3333):
+for _ in range(3334):
     view = stage.latest(name)
     driver.take(view.__dlpack__(max_version=(1, 0)))
     driver.take(view.__dlpack__(copy=True))
@@ -337,7 +330,7 @@ stage.close()
 """
     )
     done = broker.python(program, world.name + "/last", world.driver.__file__)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "deleted 9999\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "deleted 10002\n", "")
 
 
 # ---- ends ------------------------------------------------------------------------------------

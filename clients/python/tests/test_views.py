@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import callboard as cb
 import numpy as np
 import pytest
-from conftest import Broker, seal
+from conftest import Broker, capsule_pointer, pinned, seal
 
 PATHS = ["/World/R0", "/World/R1"]
 
@@ -20,10 +20,6 @@ PATHS = ["/World/R0", "/World/R1"]
 def query(stage: cb.Stage) -> Iterator[cb.Query]:
     with stage.query_from_path_list(PATHS) as query:
         yield query
-
-
-def pinned(stage: cb.Stage) -> int:
-    return stage.info()["pinned_bytes"]
 
 
 def test_views_outlive_everything_they_came_from(broker: Broker, name: str) -> None:
@@ -187,9 +183,7 @@ def capsule_name(capsule: object) -> str:
 def versioned_flags(capsule: object) -> int:
     import ctypes
 
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    address = get(capsule, b"dltensor_versioned")
+    address = capsule_pointer(capsule, b"dltensor_versioned")
     major, _ = (ctypes.c_uint32 * 2).from_address(address)
     assert major == 1
     return ctypes.c_uint64.from_address(address + 24).value

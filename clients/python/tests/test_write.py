@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -446,6 +447,22 @@ def test_publish_takes_the_next_ordinal(stage: cb.Stage, name: str) -> None:
         stage.publish(name, frame[:1])
 
 
+def test_a_refused_publish_names_the_attribute_and_the_shape_that_was_given(stage: cb.Stage, name: str) -> None:
+    """behaviour 44: another shape or element type, of one row and of rows"""
+    stage.publish(name, np.zeros(4, np.float32))
+    for value, text in (
+        (np.zeros(5, np.float32), "tensor has shape (5,): the attribute's row_shape is (4,)"),
+        (np.float32(0), "tensor has shape (): the attribute's row_shape is (4,)"),
+        (np.zeros(4), "tensor of shape (4,) makes a row of float64: the attribute holds float32"),
+    ):
+        with pytest.raises(cb.InvalidArgument, match=re.escape(f'attribute "{name}": {text}')):
+            stage.publish(name, value)
+    with stage.query_from_path_list(["/"]) as q:
+        text = f'attribute "{name}": tensor has shape (1, 5): behind the rows, the row_shape is (4,)'
+        with pytest.raises(cb.InvalidArgument, match=re.escape(text)):
+            stage.write_attribute(q, name, np.zeros((1, 5), np.float32), ordinal=2)
+
+
 def test_publish_to_paths(stage: cb.Stage, name: str) -> None:
     values = np.arange(24.0).reshape(3, 2, 4)
     assert stage.publish(name, values, paths=PATHS) == 1
@@ -568,7 +585,7 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
         op.wait()
         assert op.id > 0
         assert not list(stage.read_attributes(q, [a, b]))  # behaviour 120: nothing before the seal
-        stage.advance_write_floor(1).wait()
+        seal(stage, 1, a, b)
         with stage.read_attributes(q, [a, b]) as read:
             got = {group.attribute: group.array(0).copy() for group in read}
         np.testing.assert_array_equal(got[a], np.arange(3.0))
@@ -580,7 +597,7 @@ def test_several_attributes_appear_together_or_not_at_all(stage: cb.Stage, name:
         refused = stage.write_attributes(q, batch, ordinal=3)
         with pytest.raises(cb.InvalidArgument, match="int16"):
             refused.wait()
-        stage.advance_write_floor(4).wait()
+        seal(stage, 4, a, b, c)
         with stage.read_attributes(q, [a, b]) as read:
             got = {group.attribute: group.array(0).copy() for group in read}
         np.testing.assert_array_equal(got[a], np.arange(3.0))
