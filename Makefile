@@ -155,7 +155,7 @@ $(VENV)/.client: $(BUILD)/wheel/.made $(VENV)/.made
 
 $(BUILD)/wheel/.made: $(CLIENT_SOURCES) $(C_SOURCES) $(C_HEADERS) $(VENV)/.made
 	@echo 'set-up: Python client'
-	@rm -rf $(@D)
+	@rm -rf $(@D) clients/python/build/lib.* # setuptools packs what an earlier build left there
 	@$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(@D) ./clients/python
 	@touch $@
 
