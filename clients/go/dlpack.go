@@ -23,26 +23,12 @@ func exportGroup[M any](g *Group, i int, flags uint64, export func(*Tensor, uint
 	if err != nil {
 		return nil, err
 	}
-	var t Tensor
-	switch {
-	case g.IsDelete():
-		err = fail(protocol.StatusInvalidArgument, "the group of attribute %q lists %d prims that were deleted: it has no data", g.Attribute(), len(g.Prims()))
-	case g.IsArray():
-		t, err = g.Tensor(i)
-	case i != 0:
-		err = outOfRows(g.Attribute(), i, 1)
-	default:
-		t, err = g.Array()
+	release := func() { h.release() }
+	if g.IsDelete() {
+		release()
+		return nil, fail(protocol.StatusInvalidArgument, "the group of attribute %q lists %d prims that were deleted: it has no data", g.Attribute(), len(g.Prims()))
 	}
-	var managed *M
-	if err == nil {
-		managed, err = export(&t, flags, func() { h.release() })
-	}
-	if err != nil {
-		h.release()
-		return nil, asError(err)
-	}
-	return managed, nil
+	return exportTensor(g, i, flags, export, release)
 }
 
 // ExportManaged gives a tensor of the group to a DLPack consumer that fills it: of the fixed kind i is 0 and the tensor
@@ -63,6 +49,19 @@ func exportMapGroup[M any](g *MapGroup, i int, flags uint64, export func(*Tensor
 	if err := m.lend(g.index); err != nil {
 		return nil, err
 	}
+	return exportTensor(g, i, flags, export, func() { m.unlend(g.index) })
+}
+
+// tensors is what both kinds of group have to export.
+type tensors interface {
+	Attribute() string
+	IsArray() bool
+	Array() (Tensor, error)
+	Tensor(i int) (Tensor, error)
+}
+
+// exportTensor exports tensor i. The export's end calls release, and so does a failure.
+func exportTensor[M any](g tensors, i int, flags uint64, export func(*Tensor, uint64, func()) (*M, error), release func()) (*M, error) {
 	var t Tensor
 	var err error
 	switch {
@@ -75,10 +74,10 @@ func exportMapGroup[M any](g *MapGroup, i int, flags uint64, export func(*Tensor
 	}
 	var managed *M
 	if err == nil {
-		managed, err = export(&t, flags, func() { m.unlend(g.index) })
+		managed, err = export(&t, flags, release)
 	}
 	if err != nil {
-		m.unlend(g.index)
+		release()
 		return nil, asError(err)
 	}
 	return managed, nil
