@@ -10,10 +10,14 @@ import (
 // Segment is one mapped shared-memory object that blocks are cut from.
 type Segment struct {
 	ID    uint64
-	Sort  uint32 // protocol.SegmentBroker, SegmentClient or SegmentShared
+	Sort  uint32 // protocol.SegmentBroker, SegmentClient or SegmentShared; with SegmentOnDevice it is device memory
 	Owner uint64 // the client that may write it; 0 for the broker
-	Bytes []byte // the whole object, header included
-	arena *Arena
+	Bytes []byte // the whole object, header included; of device memory a reservation of its size, without access
+	// Base is the device's address of the first byte, of device memory; Device is where that
+	// is, and set by the store.
+	Base   uint64
+	Device *Device
+	arena  *Arena
 	idle  bool // nothing of it was leased since TrimIdle looked last
 }
 
@@ -25,6 +29,7 @@ type Arena struct {
 	// Label names the arena in errors.
 	Label string
 
+	device   *Device // nil: the host's memory
 	pool     *shm.Pool
 	beside   *Arena // of the same sort: used before anything is given up for a new segment
 	segments map[uint64]*Segment

@@ -161,6 +161,10 @@ func (m *Memory) holders() (text string) {
 	return text
 }
 
+// Freed says that a retired segment of a device is no one's any more, so that its bytes
+// may be had anew. In the loop, also in Retired.
+func (m *Memory) Freed(seg *Segment) {}
+
 // Usage sums up all arenas.
 type Usage struct {
 	LimitBytes, HeldBytes, FreeBytes, SpareBytes, LargestFreeBytes uint64

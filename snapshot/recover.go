@@ -19,6 +19,9 @@ type Recovered struct {
 	// them yet, or they hold nothing and have lost their headers. Nobody may read them any
 	// more; whoever made them removes them.
 	Unused []*Segment
+	// Lost names the attributes whose rows lay in device memory, which went with the broker
+	// (rule B3). The next epoch, whatever it is of, shows them without prims.
+	Lost []string
 }
 
 // Recover makes a Store out of what another life of the broker left (rules B2, D9): the

@@ -270,6 +270,15 @@ func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 // view of the block any more (rule M1). The lease ends whatever comes of it,
 // except for ErrRetry.
 func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
+	return s.UnmapAfter(nil, m, index, selection, adopt, seal)
+}
+
+// UnmapAfter is UnmapGroup of what is there when wait has returned (rule C3). wait is
+// called by the Job that there is then, before all else; it may block. Its error is that of
+// the operation, nothing of the group becomes visible, and the block stays with its
+// client until ReleaseLent: work of that client may still write to it (rule B4). An
+// operation that fails for another reason still ends when wait has returned.
+func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
 	if index >= uint64(len(m.groups)) {
 		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
 	}

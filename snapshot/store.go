@@ -38,6 +38,9 @@ type Config struct {
 	PinnedBytesMax   uint64 // by one client (rule V7); 0: a quarter of the memory
 	// CopyInlineBytes is the largest copy that is made at once; more becomes a Job (rule L1). 0: 64 KiB.
 	CopyInlineBytes uint64
+	// Devices are those that the broker serves, NoDevice why there are none.
+	Devices  []*Device
+	NoDevice string
 	// OnSeal is told of every epoch that was published, in the loop. Its argument is
 	// valid during the call.
 	OnSeal func(*Sealed)

@@ -19,6 +19,9 @@ type Target struct {
 	// ElementSizes are element counts of an array attribute's rows: of a write's payload,
 	// none where it is packed; of a session's prims.
 	ElementSizes []uint64
+	// StagingType and StagingID say where a session is filled (rule C5), as in MapArguments:
+	// 0, 0 where the attribute lies.
+	StagingType, StagingID uint32
 }
 
 // Outcome is what an operation's completion reports.
@@ -31,8 +34,12 @@ type Outcome struct {
 // memory that the job holds; then either Finish or, when Run met a memory fault,
 // Abort ends the operation in the loop. Until then seals that cover the operation
 // meet ErrRetry, as do operations on a session that is filled.
+//
+// With Device set it waits for devices, for as long as these take: it runs on a goroutine of
+// its own. That a device fails is for Finish to tell: only that op fails then.
 type Job struct {
 	Bytes  uint64
+	Device bool
 	Run    func()
 	Finish func() (Outcome, error)
 	// Abort makes nothing of the operation visible.
