@@ -13,7 +13,7 @@ const (
 	HealthGPUServed  = "gpu_served"       // numbers: devices
 	HealthGPUFailed  = "gpu_failed"       // host memory is served all the same
 	HealthGPULost    = "gpu_lost"         // numbers: device. Attributes there fail until the broker is started anew
-	HealthGPUEmptied = "gpu_rows_lost"    // numbers: columns. They restarted without rows (rule B3)
+	HealthGPUEmptied = "gpu_rows_lost"    // numbers: attributes. They restarted without rows (rule B3)
 	HealthGPUEvent   = "gpu_event_missed" // numbers: device, event. A producer's work did not complete
 )
 
@@ -58,9 +58,11 @@ const (
 
 // ArenaDescription is one arena of device memory.
 type ArenaDescription struct {
-	Segment   uint64   `json:"segment,string"`
-	Bytes     uint64   `json:"bytes,string"`
-	Owner     uint64   `json:"owner,string"` // incarnation of the client whose staging it is; 0: versions
-	Retired   bool     `json:"retired"`
-	Importers []string `json:"importers"` // incarnations of clients that may have it open, decimal
+	Segment uint64 `json:"segment,string"`
+	Bytes   uint64 `json:"bytes,string"`
+	Owner   uint64 `json:"owner,string"` // incarnation of the client whose staging it is; 0: versions
+	Retired bool   `json:"retired"`
+	// Importers are clients that may have it open: their incarnations, decimal, ImportersPage at most.
+	Importers     []string `json:"importers"`
+	ImporterCount int      `json:"importer_count"`
 }

@@ -1,0 +1,4 @@
+package snapshot
+
+// AddDevice serves a device that was not to be had when the store was made.
+func (s *Store) AddDevice(d *Device) { s.config.Devices = append(s.config.Devices, d) }
