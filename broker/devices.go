@@ -345,7 +345,19 @@ func (d *devices) why(index uint32) string {
 	case len(d.list) > 0:
 		return fmt.Sprintf("the broker's devices are 0 to %d", len(d.list)-1)
 	}
-	return v.String()
+	return reasonOf(v)
+}
+
+// reasonOf is a verdict for people: what it is, what the driver says, what helps.
+func reasonOf(v cudaipc.Verdict) string {
+	text := v.Reason
+	if v.Text != "" {
+		text += " (" + v.Text + ")"
+	}
+	if v.Advice != "" {
+		text += ": " + v.Advice
+	}
+	return text
 }
 
 // describe tells operators.
