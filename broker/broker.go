@@ -94,6 +94,7 @@ func Start(config Config) (*Broker, error) {
 	}
 	if err != nil {
 		b.cancel()
+		b.closeDevices()
 		b.leaving = b.leaving || b.recovered != nil
 		b.tearDown()
 		return nil, fmt.Errorf("starting stage %q: %w", config.Stage, err)
@@ -126,7 +127,7 @@ func (b *Broker) start() (err error) {
 		return err
 	}
 	b.tellRecovery()
-	b.tellDevices(b.devices.all(), true)
+	b.tellFirstTry()
 	for range copyWorkers {
 		b.workers.Go(b.copyWorker)
 	}
@@ -201,7 +202,7 @@ func (b *Broker) prepareMemory() {
 
 func (b *Broker) storeConfig() snapshot.Config {
 	return snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
-		Devices: b.storeDevices(), NoDevice: b.devices.why(0), Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
+		Devices: b.storeDevices(), NoDevice: b.devices.why(), Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
 		OnSeal: b.onSeal, OnGroup: b.onGroup}
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"callboard/control"
 	"callboard/cudaipc"
@@ -94,10 +95,10 @@ func (b *Broker) deviceFailure(g *device, bytes uint64, err error) *protocol.Err
 			free, total, err = d.MemInfo()
 			return err
 		})
-		return protocol.Errorf(protocol.StatusOutOfMemory, "device %d (%s, %v) has no room for an arena of %d bytes: %d of its %d bytes are free, and other processes have memory there as well (nvidia-smi lists them): %v",
-			g.index, g.info.Name, g.info.UUID, bytes, free, total, err)
+		return protocol.Errorf(protocol.StatusOutOfMemory, "%v has no room for an arena of %d bytes: %d of its %d bytes are free, and other processes have memory there as well (nvidia-smi lists them): %v",
+			g, bytes, free, total, err)
 	}
-	return protocol.Errorf(protocol.StatusInternal, "device %d (%s, %v): making an arena of %d bytes: %v", g.index, g.info.Name, g.info.UUID, bytes, err)
+	return protocol.Errorf(protocol.StatusInternal, "%v: making an arena of %d bytes: %v", g, bytes, err)
 }
 
 // retireArena takes an arena out of service: no block of it is in use.
@@ -143,7 +144,7 @@ func (b *Broker) describeDevices() control.GPUDescription {
 		one := &out.Devices[i]
 		for _, id := range slices.Sorted(maps.Keys(b.arenas)) {
 			a := b.arenas[id]
-			if a.device.index != uint32(one.ID) {
+			if int32(a.device.index) != one.ID {
 				continue
 			}
 			one.ArenaCount++
@@ -186,7 +187,7 @@ func (b *Broker) closeImports(c *client) {
 // loseDevice notes that a device's context is gone: nothing works there until the broker is
 // started anew (rule C4). It may be called from any goroutine.
 func (b *Broker) loseDevice(g *device, err error) *protocol.Error {
-	text := fmt.Sprintf("device %d (%s, %v) is lost to this broker: %v; %s", g.index, g.info.Name, g.info.UUID, err, lostAdvice)
+	text := fmt.Sprintf("%v is lost to this broker: %v; %s", g, err, lostAdvice)
 	b.devices.mu.Lock()
 	first := g.lost == nil
 	if first {
@@ -200,28 +201,25 @@ func (b *Broker) loseDevice(g *device, err error) *protocol.Error {
 	return protocol.Errorf(protocol.StatusInternal, "%s", text)
 }
 
-// closeDevices ends what can be ended: arenas that nobody has open. The others go with this
-// process, and the context with them (rule C6).
+// closeDevices ends what waits for devices, and gives back what no other process was given
+// a handle of. All else goes with this process, as does the context (rule C6). A device that
+// hangs is not waited for.
 func (b *Broker) closeDevices() {
-	for _, g := range b.devices.all() {
-		if g.thread == nil {
-			continue
-		}
-		open := false
-		for _, a := range b.arenas {
-			if a.device != g {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		b.deviceWork.Wait()
+		for _, g := range b.devices.all() {
+			if g.shared {
 				continue
 			}
-			if len(a.importers) > 0 {
-				open = true
-				continue
-			}
-			_ = g.thread.Do(func(d cudaipc.Driver) error { return d.MemFree(a.base) })
-			_ = a.places.Close()
+			_ = g.events.Close()
+			_ = g.thread.Close() // and with its context everything in it
 		}
-		_ = g.events.Close()
-		if s := g.events.Stats(); !open && s.Leased+s.Retired+s.Free == 0 {
-			_ = g.thread.Close()
-		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeWait):
+		b.config.Log.Warn("a device does not end its work; it is left to it")
 	}
 }

@@ -151,7 +151,7 @@ func (b *Broker) endLeases(c *client) {
 // closeEvents forgets the events that a process had open, since it has exited.
 func (b *Broker) closeEvents(c *client) {
 	for _, g := range b.devices.all() {
-		if g.thread != nil && c.hadEvents {
+		if c.hadEvents {
 			b.deviceWork.Go(func() { _ = g.events.ClientGone(c.incarnation) })
 		}
 	}

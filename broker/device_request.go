@@ -49,19 +49,12 @@ func (b *Broker) deviceLife() uint64 {
 
 // deviceInfo tells which device an index stands for.
 func (b *Broker) deviceInfo(r *protocol.DeviceReply) {
-	if b.devices.config.Mode == GPUOff {
-		r.Status = uint32(protocol.StatusNotSupported)
-		return
-	}
-	for _, g := range b.devices.all() {
-		if g.index != r.Index {
-			continue
-		}
-		r.Status = uint32(protocol.StatusNotSupported)
-		if b.devices.served(g.index) != nil {
-			r.Status, r.DeviceID, r.SizeBytes, r.Uuid = uint32(protocol.StatusOK), g.index, g.info.MemoryBytes, g.info.UUID
-			r.ArenaGeneration = b.deviceLife()
-		}
+	g := b.devices.served(r.Index)
+	switch {
+	case g != nil:
+		r.Status, r.DeviceID, r.SizeBytes, r.ArenaGeneration, r.Uuid = uint32(protocol.StatusOK), g.index, g.info.MemoryBytes, b.deviceLife(), g.info.UUID
+	case len(b.devices.all()) == 0:
+		r.Status = uint32(protocol.StatusNotSupported) // `callboard info` says why
 	}
 }
 
@@ -75,6 +68,7 @@ func (b *Broker) openArena(c *client, segment uint64, r *protocol.DeviceReply) {
 	if !slices.Contains(a.importers, c.incarnation) {
 		a.importers = append(a.importers, c.incarnation)
 	}
+	a.device.shared = true
 	r.Status, r.DeviceID, r.SizeBytes, r.ArenaGeneration = uint32(protocol.StatusOK), a.device.index, a.bytes, b.deviceLife()
 	r.Uuid, r.Handle = a.device.info.UUID, a.handle
 }
@@ -92,7 +86,7 @@ func (b *Broker) openEvent(c *client, r *protocol.DeviceReply) {
 		if err != nil {
 			return
 		}
-		c.hadEvents = true
+		c.hadEvents, l.device.shared = true, true
 		r.Status, r.DeviceID, r.ArenaGeneration = uint32(protocol.StatusOK), l.device.index, b.deviceLife()
 		r.Uuid, r.Handle = l.device.info.UUID, cudaipc.Handle(export.Handle)
 	}

@@ -224,7 +224,7 @@ func (b *Broker) sendHello(c *client, features uint64, reattached bool) error {
 	reply := protocol.HelloReply{Header: header(protocol.MessageHelloReply), Features: features & storeFeatures, Incarnation: c.incarnation,
 		Generation: b.generation.Number, BrokerIncarnation: b.incarnation, ChannelBytes: c.layout.TotalBytes,
 		DirectoryBytes: protocol.DirectoryBytes, DoorbellBytes: protocol.DoorbellBytes, RingGeneration: c.ringGeneration}
-	if reply.DeviceCount = b.devices.count(); reply.DeviceCount > 0 {
+	if reply.DeviceCount = uint32(len(b.devices.all())); reply.DeviceCount > 0 {
 		reply.Features |= features & protocol.FeatureDevice
 	}
 	if reattached {

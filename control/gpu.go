@@ -10,7 +10,7 @@ const (
 
 // Codes of health events about device memory.
 const (
-	HealthGPUServed  = "gpu_served"       // numbers: devices
+	HealthGPUServed  = "gpu_served"       // numbers: device
 	HealthGPUFailed  = "gpu_failed"       // host memory is served all the same
 	HealthGPULost    = "gpu_lost"         // numbers: device. Attributes there fail until the broker is started anew
 	HealthGPUEmptied = "gpu_rows_lost"    // numbers: attributes. They restarted without rows (rule B3)
@@ -29,7 +29,7 @@ type GPUDescription struct {
 
 // DeviceDescription is one device, in bytes. What is held and not used is free for the next block.
 type DeviceDescription struct {
-	ID     int32  `json:"id"` // the broker's index
+	ID     int32  `json:"id"` // the broker's index; −1: it is not served
 	UUID   string `json:"uuid"`
 	Name   string `json:"name"`
 	State  string `json:"state"`

@@ -100,10 +100,10 @@ func (d *diagnosis) servedGPU(g *control.GPUDescription) {
 		return
 	}
 	for _, one := range g.Devices {
-		text := fmt.Sprintf("device %d, %s %s", one.ID, one.Name, one.UUID)
+		text := strings.TrimSpace(fmt.Sprintf("%s %s", one.Name, one.UUID))
 		switch one.State {
 		case control.GPUServed:
-			d.ok(check, "%s: served by %s, %s held", text, g.Driver, formatSize(one.Held))
+			d.ok(check, "%s: served as device %d by %s, %s held", text, one.ID, g.Driver, formatSize(one.Held))
 		case control.GPULost:
 			d.trouble(stateFail, check, one.Advice, "%s: %s: %s", text, one.Reason, one.Text)
 		default:

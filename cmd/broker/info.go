@@ -102,6 +102,9 @@ func gpuRows(g *control.GPUDescription) []table.Row {
 	}
 	for _, one := range g.Devices {
 		name := fmt.Sprintf("device %d", one.ID)
+		if one.ID < 0 {
+			name = "another device"
+		}
 		rows = append(rows, table.Row{name, strings.TrimSpace(one.Name + " " + one.UUID)})
 		if one.State != control.GPUServed {
 			rows = append(rows, table.Row{name, strings.Join([]string{one.State, one.Reason, one.Text, one.Advice}, ": ")})
