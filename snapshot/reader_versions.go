@@ -17,6 +17,12 @@ type Version struct {
 	// say where the elements lie: Pinned.Ragged follows them.
 	Data []byte
 	Rows uint64
+	// Device is 0 where the rows lie on the host, else 1 + the broker's index of the device
+	// that they lie on: then Data is nil, and Block is in an arena of the life
+	// ArenaGeneration (rules C1, B3).
+	Device          uint32
+	Block           protocol.BlockRef
+	ArenaGeneration uint64
 	// OrdinalLowest and OrdinalHighest bound the ordinals written in it.
 	OrdinalLowest, OrdinalHighest uint64
 	// LayoutGeneration changes exactly when membership or the row map changes.
@@ -43,6 +49,8 @@ type slotCopy struct {
 	ordinals protocol.Ref
 	flags    uint32
 	stampNs  uint64
+	device   uint32
+	arena    uint64
 	accepted bool
 }
 
@@ -70,6 +78,7 @@ func lookAny(s *protocol.VersionSlot, epoch uint64) (c slotCopy) {
 	c.ordinals = protocol.Ref{Segment: atomic.LoadUint64(&s.RowOrdinals.Segment), OffsetBytes: atomic.LoadUint64(&s.RowOrdinals.OffsetBytes)}
 	c.flags = atomic.LoadUint32(&s.Flags)
 	c.stampNs = atomic.LoadUint64(&s.StampNs)
+	c.device, c.arena = atomic.LoadUint32(&s.DeviceNumber), atomic.LoadUint64(&s.ArenaGeneration)
 	c.accepted = atomic.LoadUint64(&s.Birth) == c.birth
 	return c
 }
@@ -125,6 +134,10 @@ func (r *Reader) version(c *Column, s *slotCopy) (Version, error) {
 		if v.ordinals, err = views[uint64](r, s.ordinals, s.rows, "a version's row ordinals"); err != nil {
 			return v, err
 		}
+	}
+	if s.device != 0 {
+		v.Device, v.Block, v.ArenaGeneration = s.device, s.block, s.arena
+		return v, nil
 	}
 	v.Data, err = r.block(protocol.Ref{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes}, size, "a version's block")
 	return v, err
