@@ -54,7 +54,7 @@ func (b *Broker) onGroup(m *snapshot.Session, index uint32) {
 	b.announce.Group(control.GroupEvent{Attribute: m.Name(), Column: g.Column, DType: dtypeOf(&schema), RowShape: rowShapeOf(&schema),
 		Semantic: semanticName(schema.Semantic), Kind: tensor.Kind(schema.Kind).String(), Ordinal: g.Ordinal, Owner: owner.incarnation, Session: g.Session,
 		GroupIndex: g.GroupIndex, GroupCount: uint32(m.Groups()), Prims: g.PrimCount, Query: control.QueryInfo{Prims: m.Prims(), FirstPrim: g.FirstPrim},
-		PrimMode: primMode(m), Attempt: g.Attempt, Device: b.deviceOfGroup(&schema, m, &g),
+		PrimMode: primMode(m), Attempt: g.Attempt, Device: b.deviceOfGroup(m, &g),
 		Block: control.Block{Segment: uint32(g.Block.Segment), OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.Block.LengthBytes}, Gone: m.Gone(index)})
 }
 
@@ -136,7 +136,7 @@ func (b *Broker) describeNow() *control.Description {
 	for i := range state.Columns {
 		c := &state.Columns[i]
 		a := control.AttributeDescription{Name: c.Name, Column: c.Index, DType: dtypeOf(&c.Schema), Kind: tensor.Kind(c.Schema.Kind).String(),
-			RowShape: rowShapeOf(&c.Schema), Semantic: semanticName(c.Schema.Semantic), Device: b.deviceOf(&c.Schema), Rows: c.Rows, Floor: c.Floor,
+			RowShape: rowShapeOf(&c.Schema), Semantic: semanticName(c.Schema.Semantic), Device: b.deviceAt(c.Schema.DeviceType, c.Schema.DeviceID), Rows: c.Rows, Floor: c.Floor,
 			Ordinals: []control.Span{}, Retain: c.Retain, Handoff: "adopt", Bytes: c.Bytes, Adopted: c.Adopted, Scattered: c.Scattered, AdoptRefused: c.AdoptRefused}
 		if c.Handoff == protocol.HandoffCopy {
 			a.Handoff = "copy"
@@ -222,10 +222,10 @@ func rowShapeOf(s *protocol.Schema) []uint64 {
 	return append([]uint64{}, s.RowShape[:min(s.RowDimensions, protocol.RowDimensionsMax)]...)
 }
 
-// deviceOf tells where an attribute's rows lie.
-func (b *Broker) deviceOf(s *protocol.Schema) control.Device {
-	d := control.Device{Type: int32(s.DeviceType), ID: int32(s.DeviceID)}
-	if g := b.devices.served(s.DeviceID); g != nil && s.DeviceType == tensor.DeviceCUDA {
+// deviceAt tells where an attribute's rows lie.
+func (b *Broker) deviceAt(sort, index uint32) control.Device {
+	d := control.Device{Type: int32(sort), ID: int32(index)}
+	if g := b.devices.served(index); g != nil && sort == tensor.DeviceCUDA {
 		d.UUID = g.info.UUID.String()
 	}
 	return d
@@ -233,7 +233,7 @@ func (b *Broker) deviceOf(s *protocol.Schema) control.Device {
 
 // deviceOfGroup tells where a group is filled, which may be elsewhere (rule C5): of device
 // memory all that a client needs, but for the handles (rule C2).
-func (b *Broker) deviceOfGroup(s *protocol.Schema, m *snapshot.Session, g *protocol.GroupDescriptor) control.Device {
+func (b *Broker) deviceOfGroup(m *snapshot.Session, g *protocol.GroupDescriptor) control.Device {
 	on := m.Device(g.GroupIndex)
 	if on == nil {
 		return control.Device{Type: int32(tensor.DeviceCPU)}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"callboard/cudaipc"
+	"callboard/protocol"
 	"callboard/snapshot"
 )
 
@@ -251,4 +252,34 @@ func (b *Broker) copyBetween(from, to *device, c *snapshot.DeviceCopy) error {
 		}
 	}
 	return nil
+}
+
+// downloadRows gives the bytes of a version's rows on a device, which the caller has pinned.
+func (b *Broker) downloadRows(v *snapshot.Version, rows []uint32) (places [][]byte, err error) {
+	var a *arena
+	if !b.do(func() { a = b.arenas[v.Block.Segment] }) {
+		return nil, errStopping
+	}
+	width := v.Column.RowBytes
+	if a == nil || v.ArenaGeneration != b.deviceLife() {
+		return nil, protocol.Errorf(protocol.StatusNotFound, "attribute %q lies in memory of a device that is gone", v.Column.Name)
+	}
+	all := make([]byte, width*uint64(len(rows)))
+	var copies []snapshot.DeviceCopy
+	for i, row := range rows {
+		place := all[uint64(i)*width:][:width]
+		places = append(places, place)
+		from := v.Block.OffsetBytes + uint64(row)*width
+		if from+width > a.bytes {
+			return nil, protocol.Errorf(protocol.StatusInternal, "row %d of attribute %q lies at %d of an arena of %d bytes", row, v.Column.Name, from, a.bytes)
+		}
+		if n := len(copies); n > 0 && copies[n-1].Src.Address+copies[n-1].Bytes == uint64(a.base)+from {
+			last := &copies[n-1]
+			last.Bytes += width
+			last.Dst.Host = last.Dst.Host[:last.Bytes]
+			continue
+		}
+		copies = append(copies, snapshot.DeviceCopy{Dst: snapshot.Place{Host: all[uint64(i)*width:][:width]}, Src: snapshot.Place{Address: uint64(a.base) + from}, Bytes: width, Rows: 1})
+	}
+	return places, b.copyAll(a.device, copies)
 }
