@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"callboard/control"
 	"callboard/protocol"
 	"callboard/shm"
+	"callboard/snapshot"
 )
 
 // Version is the broker's own version.
@@ -21,9 +23,10 @@ type Config struct {
 	ShmDir string
 	// MemoryBytes bounds all segments of the stage; half of the file system.
 	MemoryBytes uint64
-	// UnsealedBytes bounds what waits for a seal; a quarter of MemoryBytes.
+	// UnsealedBytes bounds what waits for a seal; a quarter of all memory, that of devices
+	// included.
 	UnsealedBytes uint64
-	// PinnedBytes bounds what one client may pin; a quarter of MemoryBytes (rule V7).
+	// PinnedBytes bounds what one client may pin (rule V7); a quarter of all memory.
 	PinnedBytes uint64
 	// Retain is how many versions of an attribute stay readable; 4.
 	Retain uint32
@@ -114,14 +117,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MemoryBytes < memoryMin {
 		return c, fmt.Errorf("memory is %d bytes: a stage needs at least %d; raise --memory, or the size of %s (containers: --shm-size)", c.MemoryBytes, uint64(memoryMin), c.ShmDir)
 	}
-	if c.UnsealedBytes == 0 {
-		c.UnsealedBytes = c.MemoryBytes / 4
-	}
 	if c.UnsealedBytes > c.MemoryBytes {
 		return c, fmt.Errorf("max-unsealed is %d bytes, more than the %d of memory; lower --max-unsealed or raise --memory", c.UnsealedBytes, c.MemoryBytes)
-	}
-	if c.PinnedBytes == 0 {
-		c.PinnedBytes = c.MemoryBytes / 4
 	}
 	if c.Retain == 0 {
 		c.Retain = 4
@@ -141,6 +138,16 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Log = slog.New(&limitedLog{Handler: c.Log.Handler(), budget: &logBudget{}})
 	return c, nil
+}
+
+// share gives what was left open its part of all memory: that of the host and of the
+// devices that are there at the start.
+func (c *Config) share(devices []*snapshot.Device) {
+	all := c.MemoryBytes
+	for _, d := range devices {
+		all += d.LimitBytes
+	}
+	c.UnsealedBytes, c.PinnedBytes = cmp.Or(c.UnsealedBytes, all/4), cmp.Or(c.PinnedBytes, all/4)
 }
 
 // memoryMin is room for the directory, the versions and one client.

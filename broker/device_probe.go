@@ -28,6 +28,7 @@ func (b *Broker) openDevices() error {
 	for _, g := range b.devices.try(b.ctx) {
 		b.serveDevice(g)
 	}
+	b.config.share(b.storeDevices())
 	missing := len(b.devices.all()) < max(1, len(b.config.GPU.Devices))
 	if b.config.GPU.Mode == GPURequired && missing {
 		return fmt.Errorf("device memory is required (--gpu) and not served: %s", b.devices.why())

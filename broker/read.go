@@ -139,7 +139,7 @@ func (r *valueReading) places(c *snapshot.Column, v *snapshot.Version, rows *sna
 		if places, err = r.pin.Ragged(v, rows); err != nil {
 			return nil, err
 		}
-	case v.Device != 0:
+	case v.DeviceNumber != 0:
 		if size := c.RowBytes * uint64(len(rows.Rows)); size/2 > uint64(r.limit) {
 			return nil, r.tooLarge(size, "at least ")
 		}

@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"callboard/protocol"
+	"callboard/shm"
+	"callboard/tensor"
 )
 
 // Device is a GPU that the broker serves: what the store needs of it. The store itself
@@ -65,27 +67,80 @@ func (d *Device) number() uint32 {
 }
 
 // Device is where the arena's memory lies; nil: in the host's.
-func (a *Arena) Device() *Device { return a.device }
+func (a *Arena) Device() *Device { return a.space.device }
+
+// arenaOn is the arena of the same writer in a device's memory; nil: in the host's.
+func (m *Memory) arenaOn(a *Arena, d *Device) *Arena {
+	if d == nil {
+		return a
+	}
+	for _, other := range a.devices {
+		if other.space.device == d {
+			return other
+		}
+	}
+	other := &Arena{Sort: a.Sort | protocol.SegmentOnDevice, Owner: a.Owner, Label: a.Label + " on " + d.String(), space: m.on(d), pool: shm.NewPool(0),
+		segments: map[uint64]*Segment{}, closed: a.closed}
+	a.devices = append(a.devices, other)
+	return other
+}
+
+func (d *Device) String() string {
+	if d == nil {
+		return "the host"
+	}
+	return tensor.Device{Type: tensor.DeviceCUDA, ID: d.Index}.String()
+}
+
+// dataOn leases memory of the stage's own for rows, on a device or with nil on the host.
+// What has no bytes lies on the host.
+func (s *Store) dataOn(d *Device, size uint64) (*Block, error) {
+	if d == nil || size == 0 {
+		return s.data(size)
+	}
+	return s.memory.Alloc(s.memory.arenaOn(s.broker, d), size)
+}
+
+// device finds the device of a DLPack type and the broker's index; nil: the host. what
+// names the argument.
+func (s *Store) device(what string, kind, id uint32) (*Device, error) {
+	switch {
+	case kind == tensor.DeviceCPU && id == 0:
+		return nil, nil
+	case kind != tensor.DeviceCUDA:
+		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "%s is %s: expected cpu (DLPack device 1, 0) or a CUDA device (2)", what, tensor.Device{Type: kind, ID: id})
+	case len(s.config.Devices) == 0:
+		why := s.config.NoDevice
+		if why == "" {
+			why = "it was started without any"
+		}
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "%s is %s: this broker serves host memory only: %s", what, tensor.Device{Type: kind, ID: id}, why)
+	}
+	known := ""
+	for _, d := range s.config.Devices {
+		if d.Index == id {
+			return d, nil
+		}
+		known += ", " + d.String()
+	}
+	return nil, protocol.Errorf(protocol.StatusInvalidArgument, "%s is %s, which does not exist: this broker serves %s", what, tensor.Device{Type: kind, ID: id}, known[2:])
+}
+
+// onDevice tells whether the column's rows lie on a device, served or not.
+func (c *column) onDevice() bool { return c.schema.DeviceType == tensor.DeviceCUDA }
 
 // Device is where a group's rows are filled; nil: in the host's memory. The descriptor of
 // such a group has DeviceNumber and ArenaGeneration; the event is the broker's to lease and
 // to name (rule C3).
-func (m *Session) Device(index uint32) *Device { return nil } // TODO with staging
+func (m *Session) Device(index uint32) *Device {
+	if b := m.groups[index].block; b != nil {
+		return b.device()
+	}
+	return nil
+}
 
-// Lost is what a recovery could not keep (rule B3).
-//
-// Recovered.Lost names the attributes whose rows lay on a device; what they had sealed is
-// gone, and the next epoch, whatever it is of, shows them without prims. ShowLost makes
-// that epoch at once; PinsComplete tries it.
-func (s *Store) ShowLost() error { return nil } // TODO
-
-// Mirror gives the rows of a version in other memory (rule C5): the version of column that
-// was born at an epoch, on a device, or with number 0 on the host. The asker has a pin that
-// covers it. ErrRetry: the same mirror is being made, or memory is. With a Job, the mirror
-// is there when that has ended: ask again then. It is there as long as the version.
-//
-// Errors: OUT_OF_RANGE where the version is not there any more, NOT_FOUND for a column or a
-// device that does not exist, NOT_SUPPORTED for arrays, OUT_OF_MEMORY.
-func (s *Store) Mirror(column uint32, birth uint64, number uint32) (protocol.MirrorResults, *Job, error) {
-	return protocol.MirrorResults{}, nil, protocol.Errorf(protocol.StatusNotSupported, "mirrors are not made yet")
+// served is the device of a stored schema, nil also where it is not there in this life.
+func (s *Store) served(w *protocol.Schema) *Device {
+	d, _ := s.device("device", w.DeviceType, w.DeviceID)
+	return d
 }
