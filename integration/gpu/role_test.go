@@ -232,81 +232,86 @@ func (p *part) query(ctx context.Context, prims []int) (*callboard.Query, error)
 	return p.stage.QueryFromPathList(ctx, paths)
 }
 
-var orders = map[string]func(*part, context.Context, order) (report, error){
-	"declare": func(p *part, ctx context.Context, o order) (r report, err error) {
-		device, err := deviceOf(o.Device)
-		if err == nil {
-			err = p.stage.Declare(ctx, o.Name, callboard.DeclareOptions{DType: tensor.Uint8, RowShape: []uint64{uint64(o.Bytes)}, Device: device, Retain: o.Retain})
-		}
-		return r, err
-	},
-	"map":     mapRows,
-	"fill":    fillRows,
-	"record":  recordEvent,
-	"commit":  commit,
-	"write":   writeRows,
-	"read":    readRows,
-	"look":    lookAgain,
-	"pointer": pointer,
-	"host":    hostAccess,
-	"dlpack":  exportRows,
-	"cycle":   cycle,
-	"wait": func(p *part, ctx context.Context, o order) (r report, err error) {
-		err = p.ops[o.As].Wait(ctx)
-		r.Adopted = p.ops[o.As].Adopted()
-		return r, err
-	},
-	"abort": func(p *part, ctx context.Context, o order) (report, error) {
-		p.sessions[o.As].Abort()
-		delete(p.sessions, o.As)
-		return report{}, nil
-	},
-	"seal": func(p *part, ctx context.Context, o order) (r report, err error) {
-		options := callboard.SealOptions{}
-		if o.Name != "" {
-			options = callboard.SealOptions{Scope: callboard.ScopeInclude, Attributes: []string{o.Name}}
-		}
-		op, err := p.stage.AdvanceWriteFloor(o.Ordinal, options)
-		if err == nil {
-			err = op.Wait(ctx)
-		}
-		return r, err
-	},
-	"delete": func(p *part, ctx context.Context, o order) (r report, err error) {
-		q, err := p.query(ctx, o.Prims)
-		if err != nil {
+// orders are what a client can be asked.
+var orders map[string]func(*part, context.Context, order) (report, error)
+
+func init() { // cycle refers to it
+	orders = map[string]func(*part, context.Context, order) (report, error){
+		"declare": func(p *part, ctx context.Context, o order) (r report, err error) {
+			device, err := deviceOf(o.Device)
+			if err == nil {
+				err = p.stage.Declare(ctx, o.Name, callboard.DeclareOptions{DType: tensor.Uint8, RowShape: []uint64{uint64(o.Bytes)}, Device: device, Retain: o.Retain})
+			}
 			return r, err
-		}
-		op, err := p.stage.DeleteAttributes(q, []string{o.Name}, o.Ordinal)
-		if err == nil {
-			err = op.Wait(ctx)
-		}
-		return r, err
-	},
-	"release": func(p *part, ctx context.Context, o order) (report, error) {
-		p.groups[o.As].Release()
-		delete(p.groups, o.As)
-		return report{}, nil
-	},
-	// touch makes a call of the kind that notices what left service.
-	"touch": func(p *part, ctx context.Context, o order) (report, error) {
-		return report{Number: p.stage.Epoch()}, nil
-	},
-	"second": func(p *part, ctx context.Context, o order) (report, error) {
-		s, err := callboard.Dial(ctx, callboard.Options{Name: "second"})
-		if err == nil {
-			p.second, p.stage = append(p.second, p.stage), s
-		}
-		return report{}, err
-	},
-	"loaded": func(p *part, ctx context.Context, o order) (report, error) {
-		raw, err := os.ReadFile("/proc/self/maps")
-		return report{Loaded: bytes.Contains(raw, []byte("libcuda"))}, err
-	},
-	"epoch": func(p *part, ctx context.Context, o order) (report, error) {
-		epoch, err := p.stage.Follow(ctx, o.Ordinal)
-		return report{Number: epoch}, err
-	},
+		},
+		"map":     mapRows,
+		"fill":    fillRows,
+		"record":  recordEvent,
+		"commit":  commit,
+		"write":   writeRows,
+		"read":    readRows,
+		"look":    lookAgain,
+		"pointer": pointer,
+		"host":    hostAccess,
+		"dlpack":  exportRows,
+		"cycle":   cycle,
+		"wait": func(p *part, ctx context.Context, o order) (r report, err error) {
+			err = p.ops[o.As].Wait(ctx)
+			r.Adopted = p.ops[o.As].Adopted()
+			return r, err
+		},
+		"abort": func(p *part, ctx context.Context, o order) (report, error) {
+			p.sessions[o.As].Abort()
+			delete(p.sessions, o.As)
+			return report{}, nil
+		},
+		"seal": func(p *part, ctx context.Context, o order) (r report, err error) {
+			options := callboard.SealOptions{}
+			if o.Name != "" {
+				options = callboard.SealOptions{Scope: callboard.ScopeInclude, Attributes: []string{o.Name}}
+			}
+			op, err := p.stage.AdvanceWriteFloor(o.Ordinal, options)
+			if err == nil {
+				err = op.Wait(ctx)
+			}
+			return r, err
+		},
+		"delete": func(p *part, ctx context.Context, o order) (r report, err error) {
+			q, err := p.query(ctx, o.Prims)
+			if err != nil {
+				return r, err
+			}
+			op, err := p.stage.DeleteAttributes(q, []string{o.Name}, o.Ordinal)
+			if err == nil {
+				err = op.Wait(ctx)
+			}
+			return r, err
+		},
+		"release": func(p *part, ctx context.Context, o order) (report, error) {
+			p.groups[o.As].Release()
+			delete(p.groups, o.As)
+			return report{}, nil
+		},
+		// touch makes a call of the kind that notices what left service.
+		"touch": func(p *part, ctx context.Context, o order) (report, error) {
+			return report{Number: p.stage.Epoch()}, nil
+		},
+		"second": func(p *part, ctx context.Context, o order) (report, error) {
+			s, err := callboard.Dial(ctx, callboard.Options{Name: "second"})
+			if err == nil {
+				p.second, p.stage = append(p.second, p.stage), s
+			}
+			return report{}, err
+		},
+		"loaded": func(p *part, ctx context.Context, o order) (report, error) {
+			raw, err := os.ReadFile("/proc/self/maps")
+			return report{Loaded: bytes.Contains(raw, []byte("libcuda"))}, err
+		},
+		"epoch": func(p *part, ctx context.Context, o order) (report, error) {
+			epoch, err := p.stage.Follow(ctx, o.Ordinal)
+			return report{Number: epoch}, err
+		},
+	}
 }
 
 func mapRows(p *part, ctx context.Context, o order) (r report, err error) {
