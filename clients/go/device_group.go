@@ -38,17 +38,13 @@ type deviceGroup struct {
 	arena, event *imported
 }
 
-func placeOf(g *protocol.GroupDescriptor) place {
-	return place{block: g.Block, number: g.DeviceNumber, generation: g.ArenaGeneration}
-}
-
 func (d *deviceGroup) device() Device { return CUDA(int(d.arena.gpu.ordinal)) }
 
 func (d *deviceGroup) where() string { return d.device().String() }
 
 // takeGroup opens a group's arena and event, before anybody fills it.
 func (c *client) takeGroup(g *protocol.GroupDescriptor) (d deviceGroup, err error) {
-	d.place = placeOf(g)
+	d.place = place{block: g.Block, number: g.DeviceNumber, generation: g.ArenaGeneration}
 	if d.arena, err = c.use(d.place); err != nil {
 		return d, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"callboard/protocol"
+	"callboard/snapshot"
 	"callboard/tensor"
 )
 
@@ -85,6 +86,15 @@ func (g *Group) On(ctx context.Context, device Device) (*Group, error) {
 	}
 	other.single = g.single
 	return other, nil
+}
+
+// placeOf is where a version lies; of one that went with its broker, in no life.
+func (c *client) placeOf(v *snapshot.Version) place {
+	p := place{block: v.Block, number: v.DeviceNumber}
+	if p.number != 0 && !v.Void {
+		p.generation = c.reader.StartedNs()
+	}
+	return p
 }
 
 // elsewhere makes a part one of the same rows on another device. The hold's pin covers the

@@ -16,8 +16,7 @@ import (
 // devices is what a stage has of device memory in this process. Empty until a group or a
 // read is of device memory.
 type devices struct {
-	served atomic.Uint32 // by the broker
-	stale  atomic.Bool   // dropImports may find something to close
+	stale atomic.Bool // dropImports may find something to close
 
 	mutex   sync.Mutex
 	uuids   map[uint32]cudaipc.UUID // of the broker's devices, by its number
@@ -66,9 +65,6 @@ func (c *client) uuid(index uint32) (cudaipc.UUID, error) {
 	d.mutex.Unlock()
 	if known {
 		return uuid, nil
-	}
-	if served := d.served.Load(); index >= served {
-		return uuid, fail(protocol.StatusNotSupported, "the broker serves %d CUDA devices and none with number %d; `callboard info` lists them", served, index)
 	}
 	reply, err := c.askDevice(protocol.DeviceInfo, index, 0)
 	if err != nil {
@@ -129,14 +125,13 @@ func (c *client) ofBroker(given Device) (Device, error) {
 	case given.Type != tensor.DeviceCUDA:
 		return given, fail(protocol.StatusNotSupported, "device is %s: expected the CPU or CUDA, types %d and %d", given, tensor.DeviceCPU, tensor.DeviceCUDA)
 	}
-	served := c.devices.served.Load()
-	if served == 0 {
-		return given, fail(protocol.StatusNotSupported, "device is %s: the broker serves host memory only; `callboard doctor` says why, `callboard serve --gpu required` insists", given)
+	none := func(err error) error {
+		return fail(protocol.StatusNotSupported, "device is %s, which the broker does not serve: %s; `callboard info` lists what it serves, `callboard doctor` says why not more", given, asError(err).(*Error).Text)
 	}
 	d, err := cudaDriver()
 	if err != nil {
-		if given.ID >= served {
-			return given, fail(protocol.StatusNotSupported, "device is %s: the broker serves %d", given, served)
+		if _, err := c.uuid(given.ID); err != nil {
+			return given, none(err)
 		}
 		return given, nil
 	}
@@ -151,16 +146,17 @@ func (c *client) ofBroker(given Device) (Device, error) {
 	if err != nil {
 		return given, cudaError(err)
 	}
-	for index := range served {
+	for index := uint32(0); ; index++ {
 		uuid, err := c.uuid(index)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrNotFound), errors.Is(err, ErrNotSupported):
+			return given, none(fail(protocol.StatusNotSupported, "it is %s (%v) here, and of the broker's %d devices it is none", info.Name, info.UUID, index))
+		case err != nil:
 			return given, err
-		}
-		if uuid == info.UUID {
+		case uuid == info.UUID:
 			return Device{Type: tensor.DeviceCUDA, ID: index}, nil
 		}
 	}
-	return given, fail(protocol.StatusNotSupported, "%s of this process is %s (%v), which the broker does not serve; it serves %d devices, see `callboard info`", given, info.Name, info.UUID, served)
 }
 
 // askDevice asks the broker over the socket (rule C2), or the next one.
@@ -368,10 +364,9 @@ func (d *devices) pending(now uint64) bool {
 }
 
 // restarted forgets how the broker of before counted its devices.
-func (d *devices) restarted(served uint32) {
+func (d *devices) restarted() {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	d.served.Store(served)
 	d.uuids = nil
 	d.stale.Store(true)
 }

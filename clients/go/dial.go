@@ -238,7 +238,6 @@ func (c *client) open(reply *protocol.HelloReply) error {
 	c.identity, c.guard = id, id.Flags&protocol.AttachGuard != 0
 	c.life = reply.RingGeneration
 	c.broker.Store(reply.BrokerIncarnation)
-	c.devices.served.Store(reply.DeviceCount)
 	c.arguments, c.results = newArea(layout.ArgumentBytes), newArea(layout.ResultBytes)
 	c.reader.PinByBroker = c.pinByBroker
 	return nil

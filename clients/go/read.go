@@ -239,7 +239,7 @@ func newRead(h *hold, q *Query, columns []*snapshot.Column, w changes, version f
 		if rows == nil {
 			continue
 		}
-		p := part{name: column.Name, version: v, place: place{v.Block, v.DeviceNumber, v.ArenaGeneration}, rows: rows, floor: r.floors.Of(column.NameID)}
+		p := part{name: column.Name, version: v, place: h.view.client.placeOf(&v), rows: rows, floor: r.floors.Of(column.NameID)}
 		if w.delta {
 			if r.parts, err = r.changed(h.view.client, p, &w); err != nil {
 				h.release()
