@@ -199,6 +199,9 @@ func (p *Events) Close() error {
 			delete(p.events, index)
 		}
 	}
+	if len(p.importers) > 0 {
+		p.thread.keep()
+	}
 	p.mu.Unlock()
 	return p.destroy(going)
 }
