@@ -19,7 +19,8 @@ import (
 // index of its own. Methods may be called from any goroutine; only Retire, ClientGone and
 // Close call the driver.
 type Events struct {
-	thread *Thread
+	thread     *Thread
+	generation uint64
 
 	mu        sync.Mutex
 	events    map[uint32]*sharedEvent
@@ -42,9 +43,10 @@ type Lease struct {
 	Event Event
 }
 
-// NewEvents makes a pool of count events and exports them.
-func NewEvents(t *Thread, count int) (*Events, error) {
-	p := &Events{thread: t, events: map[uint32]*sharedEvent{}, importers: importers{}}
+// NewEvents makes a pool of count events and exports them. generation is another one in each
+// life of the broker, so that nobody takes an event of now for one of before (rule B3).
+func NewEvents(t *Thread, count int, generation uint64) (*Events, error) {
+	p := &Events{thread: t, generation: generation, events: map[uint32]*sharedEvent{}, importers: importers{}}
 	for n := range count {
 		if err := p.add(); err != nil {
 			return nil, errors.Join(fmt.Errorf("making interprocess event %d of %d: %w", n+1, count, err), p.Close())
@@ -135,7 +137,7 @@ func (p *Events) Export(index uint32) (Export, error) {
 		return Export{}, fmt.Errorf("event %d on device %d: %w", index, p.thread.info.Ordinal, ErrStale)
 	}
 	return Export{
-		Sort: protocol.DeviceEvent, Index: index, Device: uint32(p.thread.info.Ordinal),
+		Sort: protocol.DeviceEvent, Index: index, Device: uint32(p.thread.info.Ordinal), Generation: p.generation,
 		UUID: p.thread.info.UUID, Handle: e.handle,
 	}, nil
 }

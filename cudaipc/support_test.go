@@ -74,8 +74,13 @@ func hasDevice(path string) bool {
 	return err == nil && n > 0
 }
 
+// useEmulator is for the whole test process and its children. The device is slow, so that
+// whoever forgets to wait for it is seen.
 func useEmulator(t testing.TB) {
-	require.NoError(t, os.Setenv(cudaipc.LibraryEnv, cudaemu.Library(t))) // of the whole test process
+	require.NoError(t, os.Setenv(cudaipc.LibraryEnv, cudaemu.Library(t)))
+	if os.Getenv("CUDAEMU_DELAY_US") == "" {
+		require.NoError(t, os.Setenv("CUDAEMU_DELAY_US", "300"))
+	}
 }
 
 // thread opens the first device.
