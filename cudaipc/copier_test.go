@@ -139,7 +139,7 @@ func TestJobsRunInOrderFromSharedMemory(t *testing.T) {
 // A refused step fails its own job and no other, and its memory is in use until the steps
 // before it have run.
 func TestRefusedStepFailsItsJobAlone(t *testing.T) {
-	if !emulate(t, "CUDAEMU_FAIL=cuMemcpyDtoDAsync:2:1;cuMemcpy2DAsync:1:1;cuMemcpyHtoDAsync:2:1;cuMemcpyDtoHAsync:1:1;cuEventRecord:6:400;cuEventCreate:1:2") {
+	if !emulate(t, "CUDAEMU_FAIL=cuMemcpyDtoDAsync:2:1;cuMemcpy2DAsync:1:1;cuMemcpyHtoDAsync:2:1;cuMemcpyDtoHAsync:2:1;cuEventRecord:6:400;cuEventCreate:1:2") {
 		return
 	}
 	th := thread(t)
@@ -150,8 +150,14 @@ func TestRefusedStepFailsItsJobAlone(t *testing.T) {
 	copies := func() *cudaipc.Job {
 		return &cudaipc.Job{Copies: []cudaipc.Copy{{Dst: at + 512, Src: at, Bytes: 8}}}
 	}
-	// The first job has no mark to record: its end is waited for instead.
-	require.ErrorIs(t, r.wait(r.copier.Submit(&cudaipc.Job{Uploads: []cudaipc.Upload{{Dst: at, Src: h.At(0, 8), Bytes: 8}}})), cudaipc.ErrOutOfMemory)
+	// The first job has no mark to record: its end is waited for instead, and it writes nothing
+	// any more once it is told of.
+	h.Bytes()[0] = 77
+	require.ErrorIs(t, r.wait(r.copier.Submit(&cudaipc.Job{
+		Uploads:   []cudaipc.Upload{{Dst: at, Src: h.At(0, 8), Bytes: 8}},
+		Downloads: []cudaipc.Download{{Dst: h.At(100, 8), Src: at, Bytes: 8}},
+	})), cudaipc.ErrOutOfMemory)
+	require.Equal(t, byte(77), h.Bytes()[100])
 	for _, job := range []*cudaipc.Job{
 		{Copies: []cudaipc.Copy{{Dst: at + 512, Src: at, Bytes: 8}, {Dst: at + 1024, Src: at, Bytes: 24}}},
 		{Strided: []cudaipc.Copy2D{{Dst: uint64(at), DstPitch: 8, Src: uint64(at) + 512, SrcPitch: 8, Width: 8, Height: 24}}},

@@ -74,13 +74,14 @@ func hasDevice(path string) bool {
 	return err == nil && n > 0
 }
 
-// useEmulator is for the whole test process and its children. The device is slow, so that
-// whoever forgets to wait for it is seen.
+// slow is the emulated device: whoever forgets to wait for it is seen.
+const slow = "CUDAEMU_DELAY_US=300"
+
+// useEmulator is for the whole test process and its children.
 func useEmulator(t testing.TB) {
 	require.NoError(t, os.Setenv(cudaipc.LibraryEnv, cudaemu.Library(t)))
-	if os.Getenv("CUDAEMU_DELAY_US") == "" {
-		require.NoError(t, os.Setenv("CUDAEMU_DELAY_US", "300"))
-	}
+	name, value, _ := strings.Cut(slow, "=")
+	require.NoError(t, os.Setenv(name, value))
 }
 
 // thread opens the first device.
@@ -102,7 +103,7 @@ func emulate(t *testing.T, settings ...string) bool {
 	}
 	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
 	cmd := exec.Command(os.Args[0], "-test.run="+name, "-test.count=1", "-test.v")
-	cmd.Env = append(os.Environ(), quickExit, insideEnv+"="+t.Name(), cudaipc.LibraryEnv+"="+cudaemu.Library(t), "CUDAEMU_DIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), quickExit, insideEnv+"="+t.Name(), cudaipc.LibraryEnv+"="+cudaemu.Library(t), slow, "CUDAEMU_DIR="+t.TempDir())
 	cmd.Env = append(cmd.Env, settings...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "with %v:\n%s", settings, out)
