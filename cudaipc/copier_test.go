@@ -59,9 +59,11 @@ func (r *results) wait(ticket cudaipc.Ticket) error {
 	}
 }
 
-func host(t testing.TB, size uint64) *cudaipc.Host {
+// host is pinned memory: copies of other memory to the host block in the driver.
+func host(t testing.TB, th *cudaipc.Thread, size uint64) *cudaipc.Host {
 	h, err := cudaipc.NewHost(size)
 	require.NoError(t, err)
+	require.NoError(t, h.Register(th))
 	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	return h
 }
@@ -73,7 +75,7 @@ func TestJobRunsItsStepsInOrder(t *testing.T) {
 	r, a := copier(t, th), arenas(t, th, 0)
 	const rows, row = 100, 16
 	source, column, half := alloc(t, a, rows*row), alloc(t, a, rows*row), alloc(t, a, rows*row/2)
-	up, down, strided := host(t, rows*row), host(t, rows*row), host(t, rows*row/2)
+	up, down, strided := host(t, th, rows*row), host(t, th, rows*row), host(t, th, rows*row/2)
 	for i := range rows * row {
 		up.Bytes()[i] = byte(i ^ i>>8)
 	}
@@ -114,7 +116,7 @@ func TestJobsRunInOrderFromSharedMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, shared.Register(th)) // field report F12
 	copy(mapping.Bytes(), bytes.Repeat([]byte("callboard"), 100))
-	down := host(t, 900)
+	down := host(t, th, 900)
 
 	var last cudaipc.Ticket
 	for i := range cudaipc.Pointer(50) { // each passes the text on by 1000 bytes
@@ -144,7 +146,7 @@ func TestRefusedStepFailsItsJobAlone(t *testing.T) {
 	}
 	th := thread(t)
 	r, a := copier(t, th), arenas(t, th, 0)
-	b, h := alloc(t, a, mib), host(t, 4096)
+	b, h := alloc(t, a, mib), host(t, th, 4096)
 	defer a.Free(b)
 	at := a.Address(b)
 	copies := func() *cudaipc.Job {
