@@ -64,9 +64,9 @@ func buildAll(name string, extra ...string) (build, error) {
 	if err != nil {
 		return build{}, err
 	}
-	err = compile(slices.Concat(extra, []string{"-shared", "-o", out.library}, csrc)...)
+	err = compile(slices.Concat(extra, []string{"-shared", "-o", out.library}, csrc, []string{"-ldl"})...)
 	if err == nil {
-		err = compile(slices.Concat(extra, []string{"-Icsrc", "-o", out.caller, "testdata/caller.c"})...)
+		err = compile(slices.Concat(extra, []string{"-Icsrc", "-o", out.caller, "testdata/caller.c", "-ldl"})...)
 	}
 	return out, err
 }

@@ -162,7 +162,7 @@ func TestAttributesCanBeChanged(t *testing.T) {
 func TestSettingThatCannotBeReadEndsTheProcess(t *testing.T) {
 	onMachines(t, func(t *testing.T, m machine) {
 		for _, setting := range []string{"CUDAEMU_DELAY_US=fast", "CUDAEMU_DEVICES=9", "CUDAEMU_MEMORY=-1",
-			"CUDAEMU_FAIL=cuMemAlloc_v2", "CUDAEMU_FAIL=cuMemAlloc_v2:1:x", "CUDAEMU_ATTRIBUTE=125"} {
+			"CUDAEMU_FAIL=cuMemAlloc_v2", "CUDAEMU_FAIL=cuMemAlloc_v2:1:x", "CUDAEMU_FAIL=cuMemAllok:1:2", "CUDAEMU_ATTRIBUTE=125"} {
 			name, _, _ := strings.Cut(setting, "=")
 			require.Contains(t, m.with(setting).start().diesBy(syscall.SIGABRT, "cuInit 0"), name)
 		}

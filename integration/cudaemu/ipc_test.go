@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -153,6 +154,23 @@ func TestKilledExporterLeavesImportsThatWork(t *testing.T) {
 		late.wants(1, "cuIpcOpenMemHandle_v2 &a =h 1")
 		q.ok("cuIpcCloseMemHandle a", "cuIpcCloseMemHandle a")
 		q.wants(1, "cuIpcOpenMemHandle_v2 &a =h 1")
+		q.leaves()
+	})
+}
+
+// rapidsai/rapidsmpf#206 and pytorch/pytorch#15937: opening may take long. The bound is from below, so a slow machine
+// does not matter.
+func TestSlowOpen(t *testing.T) {
+	onMachines(t, func(t *testing.T, m machine) {
+		p, q := exports(m), m.with("CUDAEMU_SLOW_OPEN_US=50000").gpu()
+		p.ok("cuEventCreate &e 6", "cuIpcGetEventHandle &f e")
+		p.gives(q, "h")
+		p.gives(q, "f")
+		for _, open := range []string{"cuIpcOpenMemHandle_v2 &a =h 1", "cuIpcOpenEventHandle &e =f"} {
+			begin := time.Now()
+			q.ok(open)
+			require.GreaterOrEqual(t, time.Since(begin), 50*time.Millisecond)
+		}
 		q.leaves()
 	})
 }
