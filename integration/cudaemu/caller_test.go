@@ -271,6 +271,12 @@ func (p *process) await() {
 func (p *process) diesBy(signal syscall.Signal, line string) string {
 	p.t.Helper()
 	p.send(line)
+	select {
+	case answer, ok := <-p.answers:
+		require.False(p.t, ok, "%s: the process should have ended, and answered %s", line, answer)
+	case <-time.After(patience):
+		p.t.Fatalf("%s: neither an end nor an answer", line)
+	}
 	p.await()
 	status, ok := p.command.ProcessState.Sys().(syscall.WaitStatus)
 	require.True(p.t, ok)

@@ -131,6 +131,21 @@ func TestKilledRecorderNeverCompletes(t *testing.T) {
 	})
 }
 
+// A lost context does nothing more: what was queued behind the bad operation vanishes, and another process sees that.
+func TestWorkBehindAnIllegalAddressVanishes(t *testing.T) {
+	onMachines(t, func(t *testing.T, m machine) {
+		broker, producer := shares(m, m)
+		producer.ok("cuLaunchHostFunc s @gate 0", "cuMemsetD8Async 4096 0 1 s", "cuMemsetD8Async a 2 4096 s", "cuEventRecord e s",
+			"cuLaunchHostFunc s @count 0")
+		producer.does("open")
+		producer.becomes(700, "cuStreamQuery s")
+		producer.wants(700, "cuStreamSynchronize s")
+		require.Equal(t, "0", producer.ask("counted"))
+		broker.wants(600, "cuEventQuery e")
+		broker.holds("a", 1, 4096)
+	})
+}
+
 // The importer keeps an event whose exporter was killed, as it keeps memory.
 func TestKilledExporterLeavesEventsThatWork(t *testing.T) {
 	onMachines(t, func(t *testing.T, m machine) {
