@@ -19,8 +19,7 @@ import (
 // index of its own. Methods may be called from any goroutine; only Retire, ClientGone and
 // Close call the driver.
 type Events struct {
-	thread     *Thread
-	generation uint64
+	thread *Thread
 
 	mu        sync.Mutex
 	events    map[uint32]*sharedEvent
@@ -43,10 +42,9 @@ type Lease struct {
 	Event Event
 }
 
-// NewEvents makes a pool of count events and exports them. generation is another one in each
-// life of the broker, so that nobody takes an event of now for one of before (rule B3).
-func NewEvents(t *Thread, count int, generation uint64) (*Events, error) {
-	p := &Events{thread: t, generation: generation, events: map[uint32]*sharedEvent{}, importers: importers{}}
+// NewEvents makes a pool of count events and exports them.
+func NewEvents(t *Thread, count int) (*Events, error) {
+	p := &Events{thread: t, events: map[uint32]*sharedEvent{}, importers: importers{}}
 	for n := range count {
 		if err := p.add(); err != nil {
 			return nil, errors.Join(fmt.Errorf("making interprocess event %d of %d: %w", n+1, count, err), p.Close())
@@ -127,8 +125,8 @@ func (p *Events) leased(index uint32) *sharedEvent {
 	return e
 }
 
-// Export describes an event to who wants to open it. ErrStale: there is none, or it is
-// retired.
+// Export describes an event to who wants to open it; the broker says of which life of its own
+// it is. ErrStale: there is none, or it is retired.
 func (p *Events) Export(index uint32) (Export, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +135,7 @@ func (p *Events) Export(index uint32) (Export, error) {
 		return Export{}, fmt.Errorf("event %d on device %d: %w", index, p.thread.info.Ordinal, ErrStale)
 	}
 	return Export{
-		Sort: protocol.DeviceEvent, Index: index, Device: uint32(p.thread.info.Ordinal), Generation: p.generation,
+		Sort: protocol.DeviceEvent, Index: index, Device: uint32(p.thread.info.Ordinal),
 		UUID: p.thread.info.UUID, Handle: e.handle,
 	}, nil
 }

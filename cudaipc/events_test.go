@@ -14,7 +14,7 @@ import (
 )
 
 func events(t *testing.T, th *cudaipc.Thread, count int) *cudaipc.Events {
-	p, err := cudaipc.NewEvents(th, count, 77)
+	p, err := cudaipc.NewEvents(th, count)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
@@ -133,7 +133,7 @@ func TestEventsThatCannotBeMadeLeaveNothing(t *testing.T) {
 		return
 	}
 	th := thread(t)
-	_, err := cudaipc.NewEvents(th, 5, 77)
+	_, err := cudaipc.NewEvents(th, 5)
 	require.ErrorIs(t, err, cudaipc.ErrNotSupported)
 	require.ErrorContains(t, err, "event 3 of 5")
 	nothingHeld(t)

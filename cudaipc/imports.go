@@ -20,10 +20,15 @@ type Imports struct {
 	events map[importKey]*Import
 }
 
+// importKey is what tells exports apart. An index would not do: one is of a device, of a sort,
+// and of a broker. Of a broker that was started anew nothing is taken for what was before.
 type importKey struct {
-	index      uint32
+	sort       uint32
 	generation uint64
+	handle     Handle
 }
+
+func (x Export) key() importKey { return importKey{x.Sort, x.Generation, x.Handle} }
 
 // Import is one opened arena or event. Close it once for each time it was opened.
 type Import struct {
@@ -55,11 +60,8 @@ func (i *Imports) Open(x Export) (*Import, error) {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	key := importKey{x.Index, x.Generation}
+	key := x.key()
 	if in := known[key]; in != nil {
-		if in.Export.Handle != x.Handle {
-			return nil, fmt.Errorf("the broker gave index %d of generation %d twice, with different handles", x.Index, x.Generation)
-		}
 		in.uses++
 		return in, nil
 	}
@@ -105,12 +107,11 @@ func (in *Import) Close() (last bool, err error) {
 	if in.uses--; in.uses > 0 {
 		return false, nil
 	}
-	key := importKey{in.Export.Index, in.Export.Generation}
 	if in.Export.Sort == protocol.DeviceEvent {
-		delete(i.events, key)
+		delete(i.events, in.Export.key())
 		err = i.thread.Do(func(d Driver) error { return d.EventDestroy(in.Event) })
 	} else {
-		delete(i.arenas, key)
+		delete(i.arenas, in.Export.key())
 		err = i.thread.Do(func(d Driver) error { return d.IPCCloseMemHandle(in.Address) })
 	}
 	if err != nil {

@@ -58,7 +58,7 @@ func TestClosedThreadRefusesAndCloseMayBeCalledAgain(t *testing.T) {
 	require.ErrorIs(t, err, cudaipc.ErrClosed)
 	_, err = cudaipc.NewArenas(th, 0, 1).Alloc(1)
 	require.ErrorIs(t, err, cudaipc.ErrClosed)
-	_, err = cudaipc.NewEvents(th, 1, 77)
+	_, err = cudaipc.NewEvents(th, 1)
 	require.ErrorIs(t, err, cudaipc.ErrClosed)
 }
 
