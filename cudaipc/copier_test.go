@@ -256,9 +256,6 @@ func TestCopyAfterAwaitSeesWhatTheProducerWrote(t *testing.T) {
 
 // Invariant 10: warm, nothing on the way of the data takes memory.
 func TestCopiesAndQuestionsAllocateNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector makes pools forget; the plain run measures")
-	}
 	th := thread(t)
 	r, a, p := copier(t, th), arenas(t, th, 0), events(t, th, 1)
 	b := alloc(t, a, mib)
@@ -283,7 +280,10 @@ func TestCopiesAndQuestionsAllocateNothing(t *testing.T) {
 		})
 		return d.StreamSynchronize(stream)
 	}))
-	require.Zero(t, calls, "the driver's calls")
+	// The race detector makes pools forget: under it the calls are made and not counted.
+	if !raceEnabled {
+		require.Zero(t, calls, "the driver's calls")
+	}
 
 	job := &cudaipc.Job{Copies: []cudaipc.Copy{{Dst: at + 512, Src: at, Bytes: 256}}}
 	lives := func() bool { return true }
@@ -309,7 +309,9 @@ func TestCopiesAndQuestionsAllocateNothing(t *testing.T) {
 	for range 20 {
 		cycle()
 	}
-	require.Zero(t, testing.AllocsPerRun(200, cycle), "lease, await, submit, poll, free")
+	if allocations := testing.AllocsPerRun(200, cycle); !raceEnabled {
+		require.Zero(t, allocations, "lease, await, submit, poll, free")
+	}
 	require.NoError(t, th.Do(func(d cudaipc.Driver) error { return d.StreamDestroy(stream) }))
 }
 
