@@ -104,6 +104,7 @@ type Description struct {
 	AttributeCount int               `json:"attribute_count"`
 	ClientCount    int               `json:"client_count"`
 	Memory         MemoryDescription `json:"memory"`
+	GPU            GPUDescription    `json:"gpu"`
 	Limits         map[string]Number `json:"limits"`
 	Counters       map[string]Number `json:"counters"`
 }

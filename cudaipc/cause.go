@@ -60,3 +60,6 @@ func why(c Code) Cause {
 	}
 	return Cause{ReasonRefused, "look the code up in the CUDA driver API's documentation; dmesg may tell more"}
 }
+
+// WhyOf is what is known about an error of the driver.
+func WhyOf(err error) Cause { return why(CodeOf(err)) }

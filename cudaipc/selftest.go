@@ -264,6 +264,10 @@ func SelfTestChild(in io.Reader, out io.Writer) error {
 	c := &selfTestChild{request: request}
 	step, err := c.run()
 	reply := selfTestReply{Step: step}
+	var refused *ImportError
+	if errors.As(err, &refused) { // who reads it finds the cause for itself
+		err = refused.Err
+	}
 	if err != nil {
 		reply.Code, reply.Text = CodeOf(err), err.Error()
 	}

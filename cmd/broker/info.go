@@ -66,6 +66,8 @@ func printInfo(out io.Writer, d *control.Description, dir, url string) {
 		table.Row{"kept by readers alone", formatSize(m.Pinned)}, table.Row{"kept for the next versions", formatSize(m.Recycled)},
 		table.Row{"directory", formatSize(m.Directory)}, table.Row{"not sealed yet", formatSize(m.Waiting)}, table.Row{"staging of clients", formatSize(m.Held - min(m.Held, known))})
 
+	section("gpu", gpuRows(&d.GPU)...)
+
 	fmt.Fprintln(out, "CLIENTS")
 	clients := newTable(out, "name", "language", "pid", "incarnation", "sessions", "pins", "pinned")
 	for _, c := range d.Clients {
@@ -88,6 +90,47 @@ func printInfo(out io.Writer, d *control.Description, dir, url string) {
 	}
 	section("counters", numberRows(d.Counters)...)
 	section("limits", numberRows(d.Limits)...)
+}
+
+// gpuRows tells of each device what is held there, or why nothing is.
+func gpuRows(g *control.GPUDescription) []table.Row {
+	rows := []table.Row{{"state", g.State}}
+	for _, about := range [][2]string{{"driver", g.Driver}, {"reason", g.Reason}, {"the driver says", g.Text}, {"what helps", g.Advice}} {
+		if about[1] != "" {
+			rows = append(rows, table.Row{about[0], about[1]})
+		}
+	}
+	for _, one := range g.Devices {
+		name := fmt.Sprintf("device %d", one.ID)
+		if one.ID < 0 {
+			name = "another device"
+		}
+		rows = append(rows, table.Row{name, strings.TrimSpace(one.Name + " " + one.UUID)})
+		if one.State != control.GPUServed {
+			rows = append(rows, table.Row{name, strings.Join([]string{one.State, one.Reason, one.Text, one.Advice}, ": ")})
+		}
+		if one.State == control.GPUFailed {
+			continue
+		}
+		limit := "no limit but the device's " + formatSize(one.Total)
+		if one.Limit > 0 {
+			limit = formatSize(one.Limit) + " of its " + formatSize(one.Total)
+		}
+		rows = append(rows, table.Row{name + " limit", limit},
+			table.Row{name + " held", fmt.Sprintf("%s in %s, %s in use, %s only open in clients", formatSize(one.Held), plural(uint64(one.ArenaCount), "arena"), formatSize(one.Used), formatSize(one.Waiting))},
+			table.Row{name + " events", fmt.Sprintf("%d free, %d with groups, %d given up", one.EventsFree, one.EventsLeased, one.EventsRetired)})
+		for _, a := range one.Arenas {
+			of := "versions"
+			if a.Owner != 0 {
+				of = fmt.Sprintf("staging of %016x", a.Owner)
+			}
+			if a.Retired {
+				of += ", out of service"
+			}
+			rows = append(rows, table.Row{fmt.Sprintf("%s arena %d", name, a.Segment), fmt.Sprintf("%s, %s, open in %s", formatSize(a.Bytes), of, plural(uint64(a.ImporterCount), "client"))})
+		}
+	}
+	return rows
 }
 
 // numberRows shows bytes as sizes too: names say their unit last.
