@@ -124,11 +124,9 @@ func onlyNamed(d *control.Description, names []string) *control.RPCError {
 
 func (b *Broker) describeNow() *control.Description {
 	state := b.store.Describe()
-	d := &control.Description{Source: b.identity().Source(state.Epoch), BrokerVersion: Version, Floor: state.GlobalFloor, GPU: b.describeDevices(),
+	d := &control.Description{Source: b.identity().Source(state.Epoch), BrokerVersion: Version, Floor: state.GlobalFloor, GPU: b.describeDevices(&state),
 		Attributes: []control.AttributeDescription{}, Clients: []control.ClientDescription{},
-		Memory: control.MemoryDescription{Limit: state.Usage.LimitBytes, Held: state.Usage.HeldBytes, Free: state.Usage.FreeBytes,
-			Live: state.Usage.LiveBytes, Retained: state.Usage.RetainedBytes, Pinned: state.Usage.PinnedBytes, Recycled: state.Usage.RecycledBytes, Waiting: state.Usage.WaitingBytes,
-			Directory: state.Usage.DirectoryBytes, Spare: state.Usage.SpareBytes, LargestFree: state.Usage.LargestFreeBytes},
+		Memory: describeMemory(&state.Usage.MemoryUse),
 		Limits: map[string]control.Number{
 			"unsealed_bytes": control.Number(b.config.UnsealedBytes), "pinned_bytes_per_client": control.Number(b.config.PinnedBytes),
 			"queries_per_client": queriesMax, "row_dimensions": protocol.RowDimensionsMax, "inline_bytes": protocol.InlineBytesMax},
@@ -152,6 +150,11 @@ func (b *Broker) describeNow() *control.Description {
 			Sessions: b.store.SessionsOf(c), PinnedBytes: c.pinnedBytes(), Pins: uint32(len(pins))})
 	}
 	return d
+}
+
+func describeMemory(u *snapshot.MemoryUse) control.MemoryDescription {
+	return control.MemoryDescription{Limit: u.LimitBytes, Held: u.HeldBytes, Free: u.FreeBytes, Live: u.LiveBytes, Retained: u.RetainedBytes, Pinned: u.PinnedBytes,
+		Recycled: u.RecycledBytes, Waiting: u.WaitingBytes, Mirrors: u.MirrorBytes, Open: u.OpenBytes, Directory: u.DirectoryBytes, Spare: u.SpareBytes, LargestFree: u.LargestFreeBytes}
 }
 
 func (b *Broker) counters(state *snapshot.State) map[string]control.Number {

@@ -138,20 +138,21 @@ func (b *Broker) freeArena(a *arena) {
 }
 
 // describeDevices tells operators of devices and of what is held there.
-func (b *Broker) describeDevices() control.GPUDescription {
+func (b *Broker) describeDevices(state *snapshot.State) control.GPUDescription {
 	out := b.devices.describe()
 	for i := range out.Devices {
 		one := &out.Devices[i]
+		for k := range state.Usage.Devices {
+			if u := &state.Usage.Devices[k]; int32(u.Device.Index) == one.ID {
+				one.Memory = describeMemory(u)
+			}
+		}
 		for _, id := range slices.Sorted(maps.Keys(b.arenas)) {
 			a := b.arenas[id]
 			if int32(a.device.index) != one.ID {
 				continue
 			}
 			one.ArenaCount++
-			one.Held += a.bytes
-			if a.retired {
-				one.Waiting += a.bytes
-			}
 			if len(one.Arenas) == control.ArenasPage {
 				continue
 			}

@@ -261,7 +261,7 @@ func (b *Broker) downloadRows(v *snapshot.Version, rows []uint32) (places [][]by
 		return nil, errStopping
 	}
 	width := v.Column.RowBytes
-	if a == nil || v.ArenaGeneration != b.deviceLife() {
+	if a == nil || v.Void {
 		return nil, protocol.Errorf(protocol.StatusNotFound, "attribute %q lies in memory of a device that is gone", v.Column.Name)
 	}
 	all := make([]byte, width*uint64(len(rows)))

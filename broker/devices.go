@@ -187,7 +187,7 @@ func (d *devices) describe() control.GPUDescription {
 	}
 	out.State = control.GPUFailed
 	for _, g := range d.known {
-		one := control.DeviceDescription{ID: -1, Name: g.info.Name, Total: g.info.MemoryBytes, Limit: d.config.MemoryBytes, State: control.GPUFailed,
+		one := control.DeviceDescription{ID: -1, Name: g.info.Name, Total: g.info.MemoryBytes, State: control.GPUFailed,
 			Arenas: []control.ArenaDescription{}}
 		if g.info.Name != "" {
 			one.UUID = g.info.UUID.String()

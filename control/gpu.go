@@ -27,7 +27,7 @@ type GPUDescription struct {
 	Devices []DeviceDescription `json:"devices"`
 }
 
-// DeviceDescription is one device, in bytes. What is held and not used is free for the next block.
+// DeviceDescription is one device.
 type DeviceDescription struct {
 	ID     int32  `json:"id"` // the broker's index; −1: it is not served
 	UUID   string `json:"uuid"`
@@ -37,11 +37,8 @@ type DeviceDescription struct {
 	Text   string `json:"text,omitempty"`
 	Advice string `json:"advice,omitempty"`
 
-	Total   uint64 `json:"total,string"`   // of the device
-	Limit   uint64 `json:"limit,string"`   // of the stage; 0: none but the device's
-	Held    uint64 `json:"held,string"`    // in arenas, those included that wait for their importers
-	Used    uint64 `json:"used,string"`    // of Held, in blocks
-	Waiting uint64 `json:"waiting,string"` // of Held, in arenas out of service that a client still has open (rule C6)
+	Total  uint64            `json:"total,string"` // bytes of the device
+	Memory MemoryDescription `json:"memory"`       // of the stage, there
 
 	ArenaCount    int                `json:"arena_count"`
 	Arenas        []ArenaDescription `json:"arenas"` // the first ArenasPage of them

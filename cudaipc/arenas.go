@@ -281,12 +281,18 @@ func (a *Arenas) trim() (freed uint64, err error) {
 }
 
 // Close frees what Trim may free and refuses to grow from now on. What is leased or open
-// elsewhere stays until this process ends, which is when the driver takes it.
+// elsewhere stays until this process ends, which is when the driver takes it; the Thread
+// then keeps the context for it.
 func (a *Arenas) Close() error {
 	a.mu.Lock()
 	a.closed = true
 	a.mu.Unlock()
 	_, err := a.Trim()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.importers) > 0 {
+		a.thread.keep()
+	}
 	return err
 }
 

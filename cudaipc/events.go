@@ -125,8 +125,8 @@ func (p *Events) leased(index uint32) *sharedEvent {
 	return e
 }
 
-// Export describes an event to who wants to open it. ErrStale: there is none, or it is
-// retired.
+// Export describes an event to who wants to open it; the broker says of which life of its own
+// it is. ErrStale: there is none, or it is retired.
 func (p *Events) Export(index uint32) (Export, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,6 +198,9 @@ func (p *Events) Close() error {
 			going = append(going, e.event)
 			delete(p.events, index)
 		}
+	}
+	if len(p.importers) > 0 {
+		p.thread.keep()
 	}
 	p.mu.Unlock()
 	return p.destroy(going)

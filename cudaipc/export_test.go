@@ -1,3 +1,5 @@
+//go:build !nogpu
+
 package cudaipc
 
 // What the tests of real drivers need of the inside. They are a package of their own,

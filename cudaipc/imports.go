@@ -20,10 +20,15 @@ type Imports struct {
 	events map[importKey]*Import
 }
 
+// importKey is what tells exports apart. An index would not do: one is of a device, of a sort,
+// and of a broker. Of a broker that was started anew nothing is taken for what was before.
 type importKey struct {
-	index      uint32
+	sort       uint32
 	generation uint64
+	handle     Handle
 }
+
+func (x Export) key() importKey { return importKey{x.Sort, x.Generation, x.Handle} }
 
 // Import is one opened arena or event. Close it once for each time it was opened.
 type Import struct {
@@ -55,11 +60,8 @@ func (i *Imports) Open(x Export) (*Import, error) {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	key := importKey{x.Index, x.Generation}
+	key := x.key()
 	if in := known[key]; in != nil {
-		if in.Export.Handle != x.Handle {
-			return nil, fmt.Errorf("the broker gave index %d of generation %d twice, with different handles", x.Index, x.Generation)
-		}
 		in.uses++
 		return in, nil
 	}
@@ -76,12 +78,10 @@ func (i *Imports) openArena(d Driver, in *Import) (err error) {
 		return err
 	}
 	// Offsets come from the broker and lead into this memory: it must be as long as it says
-	// (field report F5).
-	base, bytes, err := d.AddressRange(in.Address)
-	if err == nil && (base != in.Address || bytes < in.Export.Bytes) {
+	// (field report F5). A driver that cannot tell how long an import is is no reason to refuse.
+	base, bytes, unknown := d.AddressRange(in.Address)
+	if unknown == nil && (base != in.Address || bytes < in.Export.Bytes) {
 		err = fmt.Errorf("the arena has %d bytes from %#x, opened at %#x: expected %d bytes", bytes, base, in.Address, in.Export.Bytes)
-	}
-	if err != nil {
 		err = errors.Join(err, d.IPCCloseMemHandle(in.Address))
 	}
 	return err
@@ -107,12 +107,11 @@ func (in *Import) Close() (last bool, err error) {
 	if in.uses--; in.uses > 0 {
 		return false, nil
 	}
-	key := importKey{in.Export.Index, in.Export.Generation}
 	if in.Export.Sort == protocol.DeviceEvent {
-		delete(i.events, key)
+		delete(i.events, in.Export.key())
 		err = i.thread.Do(func(d Driver) error { return d.EventDestroy(in.Event) })
 	} else {
-		delete(i.arenas, key)
+		delete(i.arenas, in.Export.key())
 		err = i.thread.Do(func(d Driver) error { return d.IPCCloseMemHandle(in.Address) })
 	}
 	if err != nil {

@@ -76,25 +76,28 @@ func probe(path, root string) Report {
 		return r
 	}
 	r.Driver = d
+	r.Verdict, r.Devices = ask(d, isWSL(root))
+	return r
+}
+
+// ask goes through the devices; the verdict is the best of theirs.
+func ask(d Driver, wsl bool) (Verdict, []DeviceReport) {
 	count, err := d.DeviceCount()
 	if err == nil && count == 0 {
 		err = &Error{Code: ErrNoDevice, Function: "cuDeviceGetCount"}
 	}
 	if err != nil {
-		r.Verdict = refused(err)
-		return r
+		return refused(err), nil
 	}
-	wsl := isWSL(root)
+	var devices []DeviceReport
+	best := Verdict{Answer: No}
 	for ordinal := range count {
-		r.Devices = append(r.Devices, probeDevice(d, ordinal, wsl))
-	}
-	r.Verdict = r.Devices[0].Verdict
-	for _, device := range r.Devices[1:] {
-		if better(device.Answer, r.Answer) {
-			r.Verdict = device.Verdict
+		devices = append(devices, probeDevice(d, ordinal, wsl))
+		if device := devices[ordinal].Verdict; ordinal == 0 || better(device.Answer, best.Answer) {
+			best = device
 		}
 	}
-	return r
+	return best, devices
 }
 
 func better(a, b Answer) bool { return a == Yes && b != Yes || a == Unknown && b == No }

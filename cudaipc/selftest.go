@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"callboard/protocol"
@@ -159,12 +160,13 @@ func (e *selfTest) run(ctx context.Context, command *exec.Cmd) error {
 	if err := command.Start(); err != nil {
 		return failedStep("starting the child", err)
 	}
-	defer func() { // it lets go of what it has open when its input ends, or is killed
+	end := sync.OnceFunc(func() { // it lets go of what it has open when its input ends, or is killed
 		_ = stdin.Close()
 		late := time.AfterFunc(selfTestWait, func() { _ = command.Process.Kill() })
 		_ = command.Wait()
 		late.Stop()
-	}()
+	})
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, selfTestWait)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
@@ -179,6 +181,7 @@ func (e *selfTest) run(ctx context.Context, command *exec.Cmd) error {
 		return &SelfTestError{"waiting for the child", Cause{ReasonNoAnswer, "the driver blocks in the other process: look at dmesg and nvidia-smi"}, ctx.Err()}
 	case err != nil:
 		_ = command.Process.Kill()
+		end() // and all that it said is there
 		said := strings.TrimSpace(complaints.String())
 		return &SelfTestError{"waiting for the child", Cause{ReasonNoAnswer, "it ended without an answer; it said: " + said}, err}
 	case reply.Step != "":

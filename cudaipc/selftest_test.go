@@ -1,3 +1,5 @@
+//go:build !nogpu
+
 package cudaipc_test
 
 import (

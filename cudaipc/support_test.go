@@ -1,3 +1,5 @@
+//go:build !nogpu
+
 package cudaipc_test
 
 import (
@@ -24,6 +26,8 @@ const (
 	insideEnv = "CALLBOARD_CUDAIPC_TEST_INSIDE"
 	// requireEnv makes it a failure that no real device runs the tests.
 	requireEnv = "REQUIRE_GPU"
+	// quickExit spares each child the second for which the race detector waits at its end.
+	quickExit = "GORACE=atexit_sleep_ms=0"
 )
 
 var roles = map[string]func() error{
@@ -70,8 +74,14 @@ func hasDevice(path string) bool {
 	return err == nil && n > 0
 }
 
+// slow is the emulated device: whoever forgets to wait for it is seen.
+const slow = "CUDAEMU_DELAY_US=300"
+
+// useEmulator is for the whole test process and its children.
 func useEmulator(t testing.TB) {
-	require.NoError(t, os.Setenv(cudaipc.LibraryEnv, cudaemu.Library(t))) // of the whole test process
+	require.NoError(t, os.Setenv(cudaipc.LibraryEnv, cudaemu.Library(t)))
+	name, value, _ := strings.Cut(slow, "=")
+	require.NoError(t, os.Setenv(name, value))
 }
 
 // thread opens the first device.
@@ -93,7 +103,7 @@ func emulate(t *testing.T, settings ...string) bool {
 	}
 	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
 	cmd := exec.Command(os.Args[0], "-test.run="+name, "-test.count=1", "-test.v")
-	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name(), cudaipc.LibraryEnv+"="+cudaemu.Library(t), "CUDAEMU_DIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), quickExit, insideEnv+"="+t.Name(), cudaipc.LibraryEnv+"="+cudaemu.Library(t), slow, "CUDAEMU_DIR="+t.TempDir())
 	cmd.Env = append(cmd.Env, settings...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "with %v:\n%s", settings, out)
@@ -104,7 +114,7 @@ func emulate(t *testing.T, settings ...string) bool {
 // command starts this binary in another role.
 func command(role string, env ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), roleEnv+"="+role), env...)
+	cmd.Env = append(append(os.Environ(), quickExit, roleEnv+"="+role), env...)
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,7 @@ type Thread struct {
 	ended chan struct{} // closed when the goroutine is gone
 	once  sync.Once
 	err   error // of ending; read after ended
+	kept  atomic.Bool
 
 	pollers []poller // of the thread alone
 }
@@ -89,12 +91,17 @@ func (t *Thread) Do(f func(Driver) error) error {
 
 // Close gives the context back and ends the thread. What was made in the context and not
 // destroyed stays if somebody else in this process holds the context, and goes with it
-// otherwise. Later calls do nothing.
+// otherwise. Where another process has something of it open the context stays until this
+// process ends, for the driver then keeps the memory until the last import is closed.
+// Copiers are closed before. Later calls do nothing.
 func (t *Thread) Close() error {
 	t.once.Do(func() { close(t.stop) })
 	<-t.ended
 	return t.err
 }
+
+// keep has the context outlive the thread: another process has something of it open.
+func (t *Thread) keep() { t.kept.Store(true) }
 
 // nudge tells the thread that a poller has something new.
 func (t *Thread) nudge() {
@@ -140,7 +147,10 @@ func (t *Thread) main(ready chan<- error) {
 		return
 	}
 	t.loop()
-	t.err = errors.Join(t.driver.SetCurrent(0), t.driver.ReleasePrimary(t.device))
+	t.err = t.driver.SetCurrent(0)
+	if !t.kept.Load() {
+		t.err = errors.Join(t.err, t.driver.ReleasePrimary(t.device))
+	}
 	close(t.ended)
 }
 

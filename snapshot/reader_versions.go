@@ -23,8 +23,6 @@ type Version struct {
 	// 1 + the broker's index of the device, is not 0 (rule C1).
 	Block        protocol.BlockRef
 	DeviceNumber uint32
-	// ArenaGeneration is the life of the broker that made the segment (rule B3); 0 for host memory.
-	ArenaGeneration uint64
 	// Void: they lay on a device of a broker that has ended since, and are gone (rule B3).
 	// A newer epoch shows the attribute without them.
 	Void bool
@@ -142,7 +140,6 @@ func (r *Reader) version(c *Column, s *slotCopy) (Version, error) {
 	}
 	v.Block = protocol.BlockRef{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes, LengthBytes: size}
 	if s.device != 0 {
-		v.ArenaGeneration = s.life
 		return v, r.onDevice(&v, s)
 	}
 	v.Data, err = r.block(protocol.Ref{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes}, size, "a version's block")

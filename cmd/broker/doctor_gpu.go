@@ -103,7 +103,7 @@ func (d *diagnosis) servedGPU(g *control.GPUDescription) {
 		text := strings.TrimSpace(fmt.Sprintf("%s %s", one.Name, one.UUID))
 		switch one.State {
 		case control.GPUServed:
-			d.ok(check, "%s: served as device %d by %s, %s held", text, one.ID, g.Driver, formatSize(one.Held))
+			d.ok(check, "%s: served as device %d by %s, %s held", text, one.ID, g.Driver, formatSize(one.Memory.Held))
 		case control.GPULost:
 			d.trouble(stateFail, check, one.Advice, "%s: %s: %s", text, one.Reason, one.Text)
 		default:
