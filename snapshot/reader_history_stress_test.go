@@ -94,7 +94,7 @@ func TestReadersOfHistoryWhileTheStoreSeals(t *testing.T) {
 			}
 		}()
 	}
-	for n := uint64(20); n < seals && !t.Failed(); n++ {
+	for n := uint64(20); (n < seals || exact.Load() == 0 || deltas.Load() == 0) && !t.Failed(); n++ { // a machine with one processor may read late
 		step(n)
 		s.serve()
 	}

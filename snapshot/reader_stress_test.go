@@ -111,7 +111,7 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 			}
 		}()
 	}
-	for n := uint64(3); n < seals && !t.Failed(); n++ {
+	for n := uint64(3); (n < seals || reads.Load() == 0) && !t.Failed(); n++ { // a machine with one processor may read late
 		step(n)
 		s.serve()
 	}
