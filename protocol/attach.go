@@ -167,7 +167,7 @@ type SegmentReply struct {
 	OwnerIncarnation uint64
 	// Status is a Status.
 	Status uint32
-	// Sort is SegmentBroker, SegmentClient or SegmentShared.
+	// Sort is as in SegmentEntry. A device arena comes without a descriptor and with NOT_SUPPORTED: it is asked for by DeviceRequest.
 	Sort uint32
 	// Writable is 1 when the descriptor is read-write.
 	Writable uint32
@@ -216,19 +216,19 @@ type TakeoverReply struct {
 	Reserved uint32
 }
 
-// DeviceRequest asks for the IPC handle of an arena or an event. Handles are
-// bearer tokens and travel over this socket only.
+// DeviceRequest asks which device an index stands for, or for the IPC handle of an arena
+// or an event. Handles are bearer tokens and travel over this socket only (rule C2).
 type DeviceRequest struct {
 	_ structs.HostLayout
 
 	// Header has type MessageDeviceRequest.
 	Header MessageHeader
-	// Sort is DeviceArena or DeviceEvent.
+	// Sort is DeviceArena, DeviceEvent or DeviceInfo.
 	Sort uint32
-	// Index is the arena's or event's index.
+	// Index is the event's index, or the broker's index of the device; 0 for an arena.
 	Index uint32
-	// ArenaGeneration is the generation of the arena that is meant.
-	ArenaGeneration uint64
+	// Segment is the arena's segment id; else 0.
+	Segment uint64
 }
 
 // Sorts of device objects, in DeviceRequest.Sort.
@@ -237,6 +237,8 @@ const (
 	DeviceArena = 1
 	// DeviceEvent: an interprocess event.
 	DeviceEvent = 2
+	// DeviceInfo: a device itself; the reply has no handle.
+	DeviceInfo = 3
 )
 
 // DeviceReply carries an IPC handle.
@@ -253,9 +255,9 @@ type DeviceReply struct {
 	Index uint32
 	// DeviceID is the broker's index of the device; match by Uuid.
 	DeviceID uint32
-	// ArenaGeneration is the generation of the arena.
+	// ArenaGeneration is the life of the broker that made arena or event (rule B3).
 	ArenaGeneration uint64
-	// SizeBytes is the size of the arena.
+	// SizeBytes is the size of the arena, or of the device's memory.
 	SizeBytes uint64
 	// Uuid is the device's UUID.
 	Uuid [16]byte

@@ -204,12 +204,12 @@ type VersionSlot struct {
 	Layout Ref
 	// RowOrdinals is where uint64 ordinals, one a row, lie; Segment 0: all rows are of OrdinalHighest.
 	RowOrdinals Ref
-	// ArenaGeneration is the arena's generation (device memory).
+	// ArenaGeneration is the life of the broker that made the arena, its StartedNs (rule B3); 0 for host memory.
 	ArenaGeneration uint64
 	// Flags are Version bits.
 	Flags uint32
-	// DeviceArena is the arena's index (device memory).
-	DeviceArena uint32
+	// DeviceNumber is 0 for host memory, else 1 + the broker's index of the device: Block.Segment is an arena there (rule C1).
+	DeviceNumber uint32
 	// StampNs is the seal's time in ns.
 	StampNs uint64
 }
@@ -323,7 +323,7 @@ type SegmentEntry struct {
 	OwnerIncarnation uint64
 	// State is one of the Segment states.
 	State uint32
-	// Sort is SegmentBroker, SegmentClient or SegmentShared.
+	// Sort is SegmentBroker, SegmentClient or SegmentShared; with SegmentOnDevice it is a device arena (rule C1).
 	Sort uint32
 }
 

@@ -52,7 +52,7 @@ const (
 	// OpPin asks the broker to store its epoch into pin slots whose attribute is stored (rule V2).
 	// Arguments: uint32 pin slot indices. Completion: Epoch.
 	OpPin = 15
-	// OpArenaClosed tells that this process closed its import of arena Value.
+	// OpArenaClosed tells that this process closed its import of the device arena whose segment id is Value (rule C6).
 	OpArenaClosed = 16
 	// OpSessionsClosed confirms that sessions of an earlier broker life are closed here (rule B1).
 	OpSessionsClosed = 17
@@ -62,6 +62,10 @@ const (
 	// OpQueryAttributes lists the attributes that a filter found, from number Value on.
 	// Results: uint64 token ids, as for OpQueryPrims. Completion: Count = attributes.
 	OpQueryAttributes = 19
+	// OpMirror asks for the rows of a version in other memory than they lie in: of the version of column Handle that was
+	// born at epoch Ordinal, on device number Value, 0 for the host. The caller has a pin that covers the version; the copy
+	// is made once, and is there as long as the version (rule C5). Results: MirrorResults.
+	OpMirror = 20
 )
 
 // Op flags, in SubmissionEntry.Flags.
@@ -175,9 +179,10 @@ type Schema struct {
 	DtypeBits uint8
 	// DtypeLanes is the number of lanes, 1 to 255.
 	DtypeLanes uint16
-	// DeviceType is the DLPack device type: 1 CPU, 2 CUDA.
+	// DeviceType is the DLPack device type: 1 CPU, 2 CUDA; 0, with DeviceID 0: where the existing attribute lies, on the
+	// host where there is none.
 	DeviceType uint32
-	// DeviceID is the device's index.
+	// DeviceID is the broker's index of the device, 0 for the host.
 	DeviceID uint32
 	// RowDimensions is the number of dimensions in RowShape, 0 to 6.
 	RowDimensions uint32
@@ -229,12 +234,8 @@ type WriteEntry struct {
 	ElementSizesOffsetBytes uint32
 	// ElementSizesCount is the number of row lengths.
 	ElementSizesCount uint32
-	// EventIndex is the pool event that was recorded after the data was written (device memory).
-	EventIndex uint32
-	// EventUsed is 1 when EventIndex counts.
-	EventUsed uint32
 	// Reserved is 0.
-	Reserved uint64
+	Reserved [16]byte
 }
 
 // Selection names the logical elements of a query that a payload is for.
@@ -291,8 +292,13 @@ type MapArguments struct {
 	ElementSizesOffsetBytes uint32
 	// ElementSizesCount is the number of row lengths.
 	ElementSizesCount uint32
+	// StagingType says in what memory the groups are filled: 0 where the attribute lies, else a DLPack device type,
+	// 1 CPU or 2 CUDA. What is filled elsewhere than the attribute lies is copied at unmap (rule C5).
+	StagingType uint32
+	// StagingID is the broker's index of the device, 0 for the host.
+	StagingID uint32
 	// Reserved is 0.
-	Reserved [24]byte
+	Reserved [16]byte
 }
 
 // What a mapped buffer holds at first (behaviour 180).
@@ -311,9 +317,9 @@ type UnmapArguments struct {
 
 	// Selection counts logical elements from the group's first.
 	Selection Selection
-	// EventIndex is the pool event that was recorded after the data was written (device memory).
+	// EventIndex is the group's event, recorded after the work that fills it was queued (rule C3).
 	EventIndex uint32
-	// EventUsed is 1 when EventIndex counts.
+	// EventUsed is 1 when EventIndex counts; 0: the rows are there already.
 	EventUsed uint32
 }
 
@@ -390,11 +396,11 @@ type GroupDescriptor struct {
 	// ElementSizesOffsetBytes is a result offset of uint64 row lengths (array kind), else 0; 0 too where they lie behind
 	// the path ids.
 	ElementSizesOffsetBytes uint32
-	// DeviceArena is the arena's index (device memory).
-	DeviceArena uint32
-	// ArenaGeneration is the arena's generation (device memory).
+	// DeviceNumber is 0 for host memory, else 1 + the broker's index of the device: Block.Segment is an arena there (rule C1).
+	DeviceNumber uint32
+	// ArenaGeneration is the life of the broker that made the arena (rule B3); 0 for host memory.
 	ArenaGeneration uint64
-	// EventIndex is the event to record before unmap (device memory).
+	// EventIndex is the event to record before unmap where DeviceNumber is not 0 (rule C3).
 	EventIndex uint32
 	// Reserved is 0.
 	Reserved uint32
@@ -420,6 +426,20 @@ type ClaimResults struct {
 	NameBytes uint32
 	// GroupCount is the number of the session's groups.
 	GroupCount uint32
+}
+
+// MirrorResults tell where a version's rows lie in other memory.
+type MirrorResults struct {
+	_ structs.HostLayout
+
+	// Block holds the rows, as many as the version has.
+	Block BlockRef
+	// ArenaGeneration is as in GroupDescriptor.
+	ArenaGeneration uint64
+	// DeviceNumber is as in GroupDescriptor.
+	DeviceNumber uint32
+	// Reserved is 0.
+	Reserved [20]byte
 }
 
 // AnyGroup, as Value of OpClaimGroup, is whichever group is unclaimed.

@@ -94,6 +94,9 @@ const (
 	// SegmentShared: staging of sessions of several groups; besides the owner who has claimed a group writes there (rule M2).
 	// No version ever lies in one.
 	SegmentShared = 3
+	// SegmentOnDevice, together with one of them: an arena of device memory, which is imported and not mapped. It has no
+	// RegionHeader (rule C1).
+	SegmentOnDevice = 1 << 8
 )
 
 // States of a segment, in SegmentEntry.State.

@@ -130,7 +130,7 @@ func (s *Store) fill(c *column, v *version, flags uint32, lengthBytes, stampNs u
 	store64(&shared.RowOrdinals.OffsetBytes, ordinals.OffsetBytes)
 	store64(&shared.ArenaGeneration, 0)
 	store32(&shared.Flags, flags)
-	store32(&shared.DeviceArena, 0)
+	store32(&shared.DeviceNumber, 0)
 	store64(&shared.StampNs, stampNs)
 	store64(&shared.Birth, v.birth)
 	s.records.set(c.slots[v.slot].record, v.record(c))

@@ -72,7 +72,7 @@ func slot() protocol.VersionSlot {
 		Rows:  2, OrdinalLowest: floorBefore, OrdinalHighest: ordinal, LayoutGeneration: 5,
 		Layout:          protocol.Ref{Segment: 4, OffsetBytes: 8192},
 		RowOrdinals:     protocol.Ref{Segment: 6, OffsetBytes: 12288},
-		ArenaGeneration: 19, Flags: protocol.VersionAdopted, DeviceArena: 11, StampNs: 1_500_000_000,
+		ArenaGeneration: 19, Flags: protocol.VersionAdopted, DeviceNumber: 11, StampNs: 1_500_000_000,
 	}
 }
 
@@ -148,8 +148,8 @@ var vectors = []vector{
 	{"takeover_reply", "The running broker stays: another user asked.", []any{protocol.TakeoverReply{
 		Header: message(protocol.MessageTakeoverReply, 32), Generation: generation, Status: uint32(protocol.StatusAccessDenied),
 	}}},
-	{"device_request", "The client asks for event 12 of arena generation 19.", []any{protocol.DeviceRequest{
-		Header: message(protocol.MessageDeviceRequest, 32), Sort: protocol.DeviceEvent, Index: 12, ArenaGeneration: 19,
+	{"device_request", "The client asks for the handle of event 12.", []any{protocol.DeviceRequest{
+		Header: message(protocol.MessageDeviceRequest, 32), Sort: protocol.DeviceEvent, Index: 12,
 	}}},
 	{"device_reply", "The handle of arena 11 on device 6.", []any{protocol.DeviceReply{
 		Header: message(protocol.MessageDeviceReply, 128), Status: uint32(protocol.StatusOK), Sort: protocol.DeviceArena,
@@ -203,7 +203,6 @@ var vectors = []vector{
 		protocol.WriteEntry{
 			Schema: vec3, Payload: protocol.BlockRef{Segment: 3, OffsetBytes: 4096, LengthBytes: 480}, PayloadRows: 2,
 			NameOffsetBytes: 176, NameBytes: 8, Selection: protocol.Selection{Count: protocol.All},
-			EventIndex: 12, EventUsed: 1,
 		},
 		text{"position", 8},
 	}},
@@ -219,7 +218,7 @@ var vectors = []vector{
 	}},
 	{"map_arguments", "A map session in device memory, two rows a group, filled with what is sealed.", []any{protocol.MapArguments{
 		Schema: onDevice, NameOffsetBytes: 128, NameBytes: 8, PrimMode: protocol.ModeInsert, Init: protocol.InitCurrent,
-		GroupRows: 2, ElementSizesOffsetBytes: 136, ElementSizesCount: 3,
+		GroupRows: 2, ElementSizesOffsetBytes: 136, ElementSizesCount: 3, StagingType: 2, StagingID: 6,
 	}, text{"position", 8}, []uint64{4, 5, 6}}},
 	{"unmap_arguments", "Only elements 0 and 2 of the group are committed.", []any{protocol.UnmapArguments{
 		Selection:  protocol.Selection{Count: 3, Sort: protocol.SelectMask, WordsOffsetBytes: 32, WordCount: 1},
@@ -235,7 +234,10 @@ var vectors = []vector{
 	{"group_descriptor", "Group 1 of session 22, claimed again after its first claimer died.", []any{protocol.GroupDescriptor{
 		Session: 22, Ordinal: ordinal, Block: protocol.BlockRef{Segment: 3, OffsetBytes: 4608, LengthBytes: 480},
 		Rows: 2, FirstPrim: 4, PrimCount: 3, GroupIndex: 1, Attempt: 5, Column: protocol.NoColumn, State: protocol.GroupUnmapped,
-		ElementSizesOffsetBytes: 160, DeviceArena: 11, ArenaGeneration: 19, EventIndex: 12, LeaseBytes: 8192, PrimsOffsetBytes: 512,
+		ElementSizesOffsetBytes: 160, DeviceNumber: 11, ArenaGeneration: 19, EventIndex: 12, LeaseBytes: 8192, PrimsOffsetBytes: 512,
+	}}},
+	{"mirror_results", "A version's rows are on device 10, too.", []any{protocol.MirrorResults{
+		Block: protocol.BlockRef{Segment: 7, OffsetBytes: 4096, LengthBytes: 480}, ArenaGeneration: 19, DeviceNumber: 11,
 	}}},
 	{"claim_results", "The second of five groups of \"position\", claimed.", []any{protocol.ClaimResults{
 		Group: protocol.GroupDescriptor{

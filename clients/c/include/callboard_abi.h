@@ -151,6 +151,9 @@ extern "C" {
 /* CBD_SEGMENT_SHARED: staging of sessions of several groups; besides the owner who has
  * claimed a group writes there (rule M2). No version ever lies in one. */
 #define CBD_SEGMENT_SHARED 3u
+/* CBD_SEGMENT_ON_DEVICE, together with one of them: an arena of device memory, which is
+ * imported and not mapped. It has no cbd_abi_region_header (rule C1). */
+#define CBD_SEGMENT_ON_DEVICE 256u
 
 /* States of a segment, in cbd_abi_segment_entry.state. */
 
@@ -210,6 +213,8 @@ extern "C" {
 #define CBD_DEVICE_ARENA 1u
 /* CBD_DEVICE_EVENT: an interprocess event. */
 #define CBD_DEVICE_EVENT 2u
+/* CBD_DEVICE_INFO: a device itself; the reply has no handle. */
+#define CBD_DEVICE_INFO 3u
 
 /* CBD_CHANNEL_CONTROL_OFFSET is where cbd_abi_channel_control lies in a channel. */
 #define CBD_CHANNEL_CONTROL_OFFSET 1024u
@@ -310,7 +315,8 @@ extern "C" {
 /* CBD_OP_PIN asks the broker to store its epoch into pin slots whose attribute is stored
  * (rule V2). Arguments: uint32 pin slot indices. Completion: Epoch. */
 #define CBD_OP_PIN 15u
-/* CBD_OP_ARENA_CLOSED tells that this process closed its import of arena Value. */
+/* CBD_OP_ARENA_CLOSED tells that this process closed its import of the device arena whose
+ * segment id is Value (rule C6). */
 #define CBD_OP_ARENA_CLOSED 16u
 /* CBD_OP_SESSIONS_CLOSED confirms that sessions of an earlier broker life are closed here
  * (rule B1). */
@@ -322,6 +328,11 @@ extern "C" {
 /* CBD_OP_QUERY_ATTRIBUTES lists the attributes that a filter found, from number Value on.
  * Results: uint64 token ids, as for CBD_OP_QUERY_PRIMS. Completion: Count = attributes. */
 #define CBD_OP_QUERY_ATTRIBUTES 19u
+/* CBD_OP_MIRROR asks for the rows of a version in other memory than they lie in: of the
+ * version of column Handle that was born at epoch Ordinal, on device number Value, 0 for the
+ * host. The caller has a pin that covers the version; the copy is made once, and is there as
+ * long as the version (rule C5). Results: cbd_abi_mirror_results. */
+#define CBD_OP_MIRROR 20u
 
 /* Op flags, in cbd_abi_submission_entry.flags. */
 
@@ -706,7 +717,8 @@ typedef struct cbd_abi_segment_reply {
     uint64_t owner_incarnation;
     /* status is a status. */
     uint32_t status;
-    /* sort is CBD_SEGMENT_BROKER, CBD_SEGMENT_CLIENT or CBD_SEGMENT_SHARED. */
+    /* sort is as in cbd_abi_segment_entry. A device arena comes without a descriptor and
+     * with NOT_SUPPORTED: it is asked for by cbd_abi_device_request. */
     uint32_t sort;
     /* writable is 1 when the descriptor is read-write. */
     uint32_t writable;
@@ -772,23 +784,23 @@ CBD_ABI_FIELD(cbd_abi_takeover_reply, generation, 16);
 CBD_ABI_FIELD(cbd_abi_takeover_reply, status, 24);
 CBD_ABI_FIELD(cbd_abi_takeover_reply, reserved, 28);
 
-/* cbd_abi_device_request asks for the IPC handle of an arena or an event. Handles are bearer
- * tokens and travel over this socket only. */
+/* cbd_abi_device_request asks which device an index stands for, or for the IPC handle of an
+ * arena or an event. Handles are bearer tokens and travel over this socket only (rule C2). */
 typedef struct cbd_abi_device_request {
     /* header has type CBD_MESSAGE_DEVICE_REQUEST. */
     cbd_abi_message_header header;
-    /* sort is CBD_DEVICE_ARENA or CBD_DEVICE_EVENT. */
+    /* sort is CBD_DEVICE_ARENA, CBD_DEVICE_EVENT or CBD_DEVICE_INFO. */
     uint32_t sort;
-    /* index is the arena's or event's index. */
+    /* index is the event's index, or the broker's index of the device; 0 for an arena. */
     uint32_t index;
-    /* arena_generation is the generation of the arena that is meant. */
-    uint64_t arena_generation;
+    /* segment is the arena's segment id; else 0. */
+    uint64_t segment;
 } cbd_abi_device_request;
 CBD_ABI_SIZE(cbd_abi_device_request, 32);
 CBD_ABI_FIELD(cbd_abi_device_request, header, 0);
 CBD_ABI_FIELD(cbd_abi_device_request, sort, 16);
 CBD_ABI_FIELD(cbd_abi_device_request, index, 20);
-CBD_ABI_FIELD(cbd_abi_device_request, arena_generation, 24);
+CBD_ABI_FIELD(cbd_abi_device_request, segment, 24);
 
 /* cbd_abi_device_reply carries an IPC handle. */
 typedef struct cbd_abi_device_reply {
@@ -802,9 +814,9 @@ typedef struct cbd_abi_device_reply {
     uint32_t index;
     /* device_id is the broker's index of the device; match by uuid. */
     uint32_t device_id;
-    /* arena_generation is the generation of the arena. */
+    /* arena_generation is the life of the broker that made arena or event (rule B3). */
     uint64_t arena_generation;
-    /* size_bytes is the size of the arena. */
+    /* size_bytes is the size of the arena, or of the device's memory. */
     uint64_t size_bytes;
     /* uuid is the device's UUID. */
     uint8_t uuid[16];
@@ -1088,9 +1100,10 @@ typedef struct cbd_abi_schema {
     uint8_t dtype_bits;
     /* dtype_lanes is the number of lanes, 1 to 255. */
     uint16_t dtype_lanes;
-    /* device_type is the DLPack device type: 1 CPU, 2 CUDA. */
+    /* device_type is the DLPack device type: 1 CPU, 2 CUDA; 0, with device_id 0: where the
+     * existing attribute lies, on the host where there is none. */
     uint32_t device_type;
-    /* device_id is the device's index. */
+    /* device_id is the broker's index of the device, 0 for the host. */
     uint32_t device_id;
     /* row_dimensions is the number of dimensions in row_shape, 0 to 6. */
     uint32_t row_dimensions;
@@ -1163,13 +1176,8 @@ typedef struct cbd_abi_write_entry {
     uint32_t element_sizes_offset_bytes;
     /* element_sizes_count is the number of row lengths. */
     uint32_t element_sizes_count;
-    /* event_index is the pool event that was recorded after the data was written (device
-     * memory). */
-    uint32_t event_index;
-    /* event_used is 1 when event_index counts. */
-    uint32_t event_used;
     /* reserved is 0. */
-    uint64_t reserved;
+    uint8_t reserved[16];
 } cbd_abi_write_entry;
 CBD_ABI_SIZE(cbd_abi_write_entry, 160);
 CBD_ABI_FIELD(cbd_abi_write_entry, schema, 0);
@@ -1180,9 +1188,7 @@ CBD_ABI_FIELD(cbd_abi_write_entry, name_bytes, 108);
 CBD_ABI_FIELD(cbd_abi_write_entry, selection, 112);
 CBD_ABI_FIELD(cbd_abi_write_entry, element_sizes_offset_bytes, 136);
 CBD_ABI_FIELD(cbd_abi_write_entry, element_sizes_count, 140);
-CBD_ABI_FIELD(cbd_abi_write_entry, event_index, 144);
-CBD_ABI_FIELD(cbd_abi_write_entry, event_used, 148);
-CBD_ABI_FIELD(cbd_abi_write_entry, reserved, 152);
+CBD_ABI_FIELD(cbd_abi_write_entry, reserved, 144);
 
 /* cbd_abi_map_arguments are the arguments of CBD_OP_MAP. */
 typedef struct cbd_abi_map_arguments {
@@ -1203,8 +1209,14 @@ typedef struct cbd_abi_map_arguments {
     uint32_t element_sizes_offset_bytes;
     /* element_sizes_count is the number of row lengths. */
     uint32_t element_sizes_count;
+    /* staging_type says in what memory the groups are filled: 0 where the attribute lies,
+     * else a DLPack device type, 1 CPU or 2 CUDA. What is filled elsewhere than the
+     * attribute lies is copied at unmap (rule C5). */
+    uint32_t staging_type;
+    /* staging_id is the broker's index of the device, 0 for the host. */
+    uint32_t staging_id;
     /* reserved is 0. */
-    uint8_t reserved[24];
+    uint8_t reserved[16];
 } cbd_abi_map_arguments;
 CBD_ABI_SIZE(cbd_abi_map_arguments, 128);
 CBD_ABI_FIELD(cbd_abi_map_arguments, schema, 0);
@@ -1215,16 +1227,18 @@ CBD_ABI_FIELD(cbd_abi_map_arguments, init, 84);
 CBD_ABI_FIELD(cbd_abi_map_arguments, group_rows, 88);
 CBD_ABI_FIELD(cbd_abi_map_arguments, element_sizes_offset_bytes, 96);
 CBD_ABI_FIELD(cbd_abi_map_arguments, element_sizes_count, 100);
-CBD_ABI_FIELD(cbd_abi_map_arguments, reserved, 104);
+CBD_ABI_FIELD(cbd_abi_map_arguments, staging_type, 104);
+CBD_ABI_FIELD(cbd_abi_map_arguments, staging_id, 108);
+CBD_ABI_FIELD(cbd_abi_map_arguments, reserved, 112);
 
 /* cbd_abi_unmap_arguments narrow what a group commits. */
 typedef struct cbd_abi_unmap_arguments {
     /* selection counts logical elements from the group's first. */
     cbd_abi_selection selection;
-    /* event_index is the pool event that was recorded after the data was written (device
-     * memory). */
+    /* event_index is the group's event, recorded after the work that fills it was queued
+     * (rule C3). */
     uint32_t event_index;
-    /* event_used is 1 when event_index counts. */
+    /* event_used is 1 when event_index counts; 0: the rows are there already. */
     uint32_t event_used;
 } cbd_abi_unmap_arguments;
 CBD_ABI_SIZE(cbd_abi_unmap_arguments, 32);
@@ -1290,11 +1304,14 @@ typedef struct cbd_abi_group_descriptor {
     /* element_sizes_offset_bytes is a result offset of uint64 row lengths (array kind), else
      * 0; 0 too where they lie behind the path ids. */
     uint32_t element_sizes_offset_bytes;
-    /* device_arena is the arena's index (device memory). */
-    uint32_t device_arena;
-    /* arena_generation is the arena's generation (device memory). */
+    /* device_number is 0 for host memory, else 1 + the broker's index of the device:
+     * block.segment is an arena there (rule C1). */
+    uint32_t device_number;
+    /* arena_generation is the life of the broker that made the arena (rule B3); 0 for host
+     * memory. */
     uint64_t arena_generation;
-    /* event_index is the event to record before unmap (device memory). */
+    /* event_index is the event to record before unmap where device_number is not 0 (rule
+     * C3). */
     uint32_t event_index;
     /* reserved is 0. */
     uint32_t reserved;
@@ -1319,7 +1336,7 @@ CBD_ABI_FIELD(cbd_abi_group_descriptor, attempt, 68);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, column, 72);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, state, 76);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, element_sizes_offset_bytes, 80);
-CBD_ABI_FIELD(cbd_abi_group_descriptor, device_arena, 84);
+CBD_ABI_FIELD(cbd_abi_group_descriptor, device_number, 84);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, arena_generation, 88);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, event_index, 96);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, reserved, 100);
@@ -1344,6 +1361,23 @@ CBD_ABI_FIELD(cbd_abi_claim_results, group, 0);
 CBD_ABI_FIELD(cbd_abi_claim_results, schema, 128);
 CBD_ABI_FIELD(cbd_abi_claim_results, name_bytes, 200);
 CBD_ABI_FIELD(cbd_abi_claim_results, group_count, 204);
+
+/* cbd_abi_mirror_results tell where a version's rows lie in other memory. */
+typedef struct cbd_abi_mirror_results {
+    /* block holds the rows, as many as the version has. */
+    cbd_abi_block_ref block;
+    /* arena_generation is as in cbd_abi_group_descriptor. */
+    uint64_t arena_generation;
+    /* device_number is as in cbd_abi_group_descriptor. */
+    uint32_t device_number;
+    /* reserved is 0. */
+    uint8_t reserved[20];
+} cbd_abi_mirror_results;
+CBD_ABI_SIZE(cbd_abi_mirror_results, 56);
+CBD_ABI_FIELD(cbd_abi_mirror_results, block, 0);
+CBD_ABI_FIELD(cbd_abi_mirror_results, arena_generation, 24);
+CBD_ABI_FIELD(cbd_abi_mirror_results, device_number, 32);
+CBD_ABI_FIELD(cbd_abi_mirror_results, reserved, 36);
 
 /* cbd_abi_record_header is a recovery record's head (rule B2). Checksum is stored last and
  * commits the record; it is RecordChecksum over the header's own words and the sum of
@@ -1573,12 +1607,14 @@ typedef struct cbd_abi_version_slot {
     /* row_ordinals is where uint64 ordinals, one a row, lie; Segment 0: all rows are of
      * ordinal_highest. */
     cbd_abi_ref row_ordinals;
-    /* arena_generation is the arena's generation (device memory). */
+    /* arena_generation is the life of the broker that made the arena, its started_ns (rule
+     * B3); 0 for host memory. */
     uint64_t arena_generation;
     /* flags are Version bits. */
     uint32_t flags;
-    /* device_arena is the arena's index (device memory). */
-    uint32_t device_arena;
+    /* device_number is 0 for host memory, else 1 + the broker's index of the device:
+     * block.segment is an arena there (rule C1). */
+    uint32_t device_number;
     /* stamp_ns is the seal's time in ns. */
     uint64_t stamp_ns;
 } cbd_abi_version_slot;
@@ -1594,7 +1630,7 @@ CBD_ABI_FIELD(cbd_abi_version_slot, layout, 72);
 CBD_ABI_FIELD(cbd_abi_version_slot, row_ordinals, 88);
 CBD_ABI_FIELD(cbd_abi_version_slot, arena_generation, 104);
 CBD_ABI_FIELD(cbd_abi_version_slot, flags, 112);
-CBD_ABI_FIELD(cbd_abi_version_slot, device_arena, 116);
+CBD_ABI_FIELD(cbd_abi_version_slot, device_number, 116);
 CBD_ABI_FIELD(cbd_abi_version_slot, stamp_ns, 120);
 
 /* cbd_abi_slot_page is a link in an attribute's chain of version slots; a chain grows
@@ -1740,7 +1776,8 @@ typedef struct cbd_abi_segment_entry {
     uint64_t owner_incarnation;
     /* state is one of the segment states. */
     uint32_t state;
-    /* sort is CBD_SEGMENT_BROKER, CBD_SEGMENT_CLIENT or CBD_SEGMENT_SHARED. */
+    /* sort is CBD_SEGMENT_BROKER, CBD_SEGMENT_CLIENT or CBD_SEGMENT_SHARED; with
+     * CBD_SEGMENT_ON_DEVICE it is a device arena (rule C1). */
     uint32_t sort;
 } cbd_abi_segment_entry;
 CBD_ABI_SIZE(cbd_abi_segment_entry, 32);

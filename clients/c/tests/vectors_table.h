@@ -165,7 +165,7 @@ static const vector_field vector_fields_device_request[] = {
     VECTOR_FIELD(cbd_abi_device_request, header, 1, &vector_struct_message_header),
     VECTOR_FIELD(cbd_abi_device_request, sort, 1, NULL),
     VECTOR_FIELD(cbd_abi_device_request, index, 1, NULL),
-    VECTOR_FIELD(cbd_abi_device_request, arena_generation, 1, NULL),
+    VECTOR_FIELD(cbd_abi_device_request, segment, 1, NULL),
 };
 static const vector_struct vector_struct_device_request =
     VECTOR_STRUCT("DeviceRequest", cbd_abi_device_request, vector_fields_device_request);
@@ -331,9 +331,7 @@ static const vector_field vector_fields_write_entry[] = {
     VECTOR_FIELD(cbd_abi_write_entry, selection, 1, &vector_struct_selection),
     VECTOR_FIELD(cbd_abi_write_entry, element_sizes_offset_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_write_entry, element_sizes_count, 1, NULL),
-    VECTOR_FIELD(cbd_abi_write_entry, event_index, 1, NULL),
-    VECTOR_FIELD(cbd_abi_write_entry, event_used, 1, NULL),
-    VECTOR_FIELD(cbd_abi_write_entry, reserved, 1, NULL),
+    VECTOR_FIELD(cbd_abi_write_entry, reserved, 16, NULL),
 };
 static const vector_struct vector_struct_write_entry =
     VECTOR_STRUCT("WriteEntry", cbd_abi_write_entry, vector_fields_write_entry);
@@ -347,7 +345,9 @@ static const vector_field vector_fields_map_arguments[] = {
     VECTOR_FIELD(cbd_abi_map_arguments, group_rows, 1, NULL),
     VECTOR_FIELD(cbd_abi_map_arguments, element_sizes_offset_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_map_arguments, element_sizes_count, 1, NULL),
-    VECTOR_FIELD(cbd_abi_map_arguments, reserved, 24, NULL),
+    VECTOR_FIELD(cbd_abi_map_arguments, staging_type, 1, NULL),
+    VECTOR_FIELD(cbd_abi_map_arguments, staging_id, 1, NULL),
+    VECTOR_FIELD(cbd_abi_map_arguments, reserved, 16, NULL),
 };
 static const vector_struct vector_struct_map_arguments =
     VECTOR_STRUCT("MapArguments", cbd_abi_map_arguments, vector_fields_map_arguments);
@@ -389,7 +389,7 @@ static const vector_field vector_fields_group_descriptor[] = {
     VECTOR_FIELD(cbd_abi_group_descriptor, column, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, state, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, element_sizes_offset_bytes, 1, NULL),
-    VECTOR_FIELD(cbd_abi_group_descriptor, device_arena, 1, NULL),
+    VECTOR_FIELD(cbd_abi_group_descriptor, device_number, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, arena_generation, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, event_index, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, reserved, 1, NULL),
@@ -408,6 +408,15 @@ static const vector_field vector_fields_claim_results[] = {
 };
 static const vector_struct vector_struct_claim_results =
     VECTOR_STRUCT("ClaimResults", cbd_abi_claim_results, vector_fields_claim_results);
+
+static const vector_field vector_fields_mirror_results[] = {
+    VECTOR_FIELD(cbd_abi_mirror_results, block, 1, &vector_struct_block_ref),
+    VECTOR_FIELD(cbd_abi_mirror_results, arena_generation, 1, NULL),
+    VECTOR_FIELD(cbd_abi_mirror_results, device_number, 1, NULL),
+    VECTOR_FIELD(cbd_abi_mirror_results, reserved, 20, NULL),
+};
+static const vector_struct vector_struct_mirror_results =
+    VECTOR_STRUCT("MirrorResults", cbd_abi_mirror_results, vector_fields_mirror_results);
 
 static const vector_field vector_fields_record_header[] = {
     VECTOR_FIELD(cbd_abi_record_header, epoch, 1, NULL),
@@ -494,7 +503,7 @@ static const vector_field vector_fields_version_slot[] = {
     VECTOR_FIELD(cbd_abi_version_slot, row_ordinals, 1, &vector_struct_ref),
     VECTOR_FIELD(cbd_abi_version_slot, arena_generation, 1, NULL),
     VECTOR_FIELD(cbd_abi_version_slot, flags, 1, NULL),
-    VECTOR_FIELD(cbd_abi_version_slot, device_arena, 1, NULL),
+    VECTOR_FIELD(cbd_abi_version_slot, device_number, 1, NULL),
     VECTOR_FIELD(cbd_abi_version_slot, stamp_ns, 1, NULL),
 };
 static const vector_struct vector_struct_version_slot =
@@ -623,6 +632,7 @@ static const vector_struct *const vector_structs[] = {
     &vector_struct_declare_arguments,
     &vector_struct_group_descriptor,
     &vector_struct_claim_results,
+    &vector_struct_mirror_results,
     &vector_struct_record_header,
     &vector_struct_directory_header,
     &vector_struct_attribute_entry,

@@ -136,6 +136,9 @@ SEGMENT_CLIENT: Final = 2
 # SEGMENT_SHARED: staging of sessions of several groups; besides the owner who has
 # claimed a group writes there (rule M2). No version ever lies in one.
 SEGMENT_SHARED: Final = 3
+# SEGMENT_ON_DEVICE, together with one of them: an arena of device memory, which is
+# imported and not mapped. It has no RegionHeader (rule C1).
+SEGMENT_ON_DEVICE: Final = 256
 
 # States of a segment, in SegmentEntry.state.
 
@@ -194,6 +197,8 @@ LANGUAGE_PYTHON: Final = 3
 DEVICE_ARENA: Final = 1
 # DEVICE_EVENT: an interprocess event.
 DEVICE_EVENT: Final = 2
+# DEVICE_INFO: a device itself; the reply has no handle.
+DEVICE_INFO: Final = 3
 
 # CHANNEL_CONTROL_OFFSET is where ChannelControl lies in a channel.
 CHANNEL_CONTROL_OFFSET: Final = 1024
@@ -293,7 +298,8 @@ OP_DECLARE: Final = 14
 # OP_PIN asks the broker to store its epoch into pin slots whose attribute is stored
 # (rule V2). Arguments: uint32 pin slot indices. Completion: Epoch.
 OP_PIN: Final = 15
-# OP_ARENA_CLOSED tells that this process closed its import of arena Value.
+# OP_ARENA_CLOSED tells that this process closed its import of the device arena whose
+# segment id is Value (rule C6).
 OP_ARENA_CLOSED: Final = 16
 # OP_SESSIONS_CLOSED confirms that sessions of an earlier broker life are closed here
 # (rule B1).
@@ -305,6 +311,11 @@ OP_QUERY_PRIMS: Final = 18
 # OP_QUERY_ATTRIBUTES lists the attributes that a filter found, from number Value on.
 # Results: uint64 token ids, as for OP_QUERY_PRIMS. Completion: Count = attributes.
 OP_QUERY_ATTRIBUTES: Final = 19
+# OP_MIRROR asks for the rows of a version in other memory than they lie in: of the
+# version of column Handle that was born at epoch Ordinal, on device number Value, 0 for
+# the host. The caller has a pin that covers the version; the copy is made once, and is
+# there as long as the version (rule C5). Results: MirrorResults.
+OP_MIRROR: Final = 20
 
 # Op flags, in SubmissionEntry.flags.
 
@@ -706,7 +717,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("owner_incarnation", 32, "Q", 1),
             # status is a status.
             ("status", 40, "I", 1),
-            # sort is SEGMENT_BROKER, SEGMENT_CLIENT or SEGMENT_SHARED.
+            # sort is as in SegmentEntry. A device arena comes without a descriptor and
+            # with NOT_SUPPORTED: it is asked for by DeviceRequest.
             ("sort", 44, "I", 1),
             # writable is 1 when the descriptor is read-write.
             ("writable", 48, "I", 1),
@@ -755,19 +767,21 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("reserved", 28, "I", 1),
         ],
     ),
-    # DeviceRequest asks for the IPC handle of an arena or an event. Handles are bearer
-    # tokens and travel over this socket only.
+    # DeviceRequest asks which device an index stands for, or for the IPC handle of an
+    # arena or an event. Handles are bearer tokens and travel over this socket only
+    # (rule C2).
     "DeviceRequest": (
         32,
         [
             # header has type MESSAGE_DEVICE_REQUEST.
             ("header", 0, "MessageHeader", 1),
-            # sort is DEVICE_ARENA or DEVICE_EVENT.
+            # sort is DEVICE_ARENA, DEVICE_EVENT or DEVICE_INFO.
             ("sort", 16, "I", 1),
-            # index is the arena's or event's index.
+            # index is the event's index, or the broker's index of the device; 0 for an
+            # arena.
             ("index", 20, "I", 1),
-            # arena_generation is the generation of the arena that is meant.
-            ("arena_generation", 24, "Q", 1),
+            # segment is the arena's segment id; else 0.
+            ("segment", 24, "Q", 1),
         ],
     ),
     # DeviceReply carries an IPC handle.
@@ -784,9 +798,10 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("index", 24, "I", 1),
             # device_id is the broker's index of the device; match by uuid.
             ("device_id", 28, "I", 1),
-            # arena_generation is the generation of the arena.
+            # arena_generation is the life of the broker that made arena or event (rule
+            # B3).
             ("arena_generation", 32, "Q", 1),
-            # size_bytes is the size of the arena.
+            # size_bytes is the size of the arena, or of the device's memory.
             ("size_bytes", 40, "Q", 1),
             # uuid is the device's UUID.
             ("uuid", 48, "s", 16),
@@ -1011,9 +1026,10 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("dtype_bits", 9, "B", 1),
             # dtype_lanes is the number of lanes, 1 to 255.
             ("dtype_lanes", 10, "H", 1),
-            # device_type is the DLPack device type: 1 CPU, 2 CUDA.
+            # device_type is the DLPack device type: 1 CPU, 2 CUDA; 0, with device_id 0:
+            # where the existing attribute lies, on the host where there is none.
             ("device_type", 12, "I", 1),
-            # device_id is the device's index.
+            # device_id is the broker's index of the device, 0 for the host.
             ("device_id", 16, "I", 1),
             # row_dimensions is the number of dimensions in row_shape, 0 to 6.
             ("row_dimensions", 20, "I", 1),
@@ -1074,13 +1090,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("element_sizes_offset_bytes", 136, "I", 1),
             # element_sizes_count is the number of row lengths.
             ("element_sizes_count", 140, "I", 1),
-            # event_index is the pool event that was recorded after the data was written
-            # (device memory).
-            ("event_index", 144, "I", 1),
-            # event_used is 1 when event_index counts.
-            ("event_used", 148, "I", 1),
             # reserved is 0.
-            ("reserved", 152, "Q", 1),
+            ("reserved", 144, "s", 16),
         ],
     ),
     # MapArguments are the arguments of OP_MAP.
@@ -1105,8 +1116,14 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("element_sizes_offset_bytes", 96, "I", 1),
             # element_sizes_count is the number of row lengths.
             ("element_sizes_count", 100, "I", 1),
+            # staging_type says in what memory the groups are filled: 0 where the
+            # attribute lies, else a DLPack device type, 1 CPU or 2 CUDA. What is filled
+            # elsewhere than the attribute lies is copied at unmap (rule C5).
+            ("staging_type", 104, "I", 1),
+            # staging_id is the broker's index of the device, 0 for the host.
+            ("staging_id", 108, "I", 1),
             # reserved is 0.
-            ("reserved", 104, "s", 24),
+            ("reserved", 112, "s", 16),
         ],
     ),
     # UnmapArguments narrow what a group commits.
@@ -1115,10 +1132,10 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
         [
             # selection counts logical elements from the group's first.
             ("selection", 0, "Selection", 1),
-            # event_index is the pool event that was recorded after the data was written
-            # (device memory).
+            # event_index is the group's event, recorded after the work that fills it
+            # was queued (rule C3).
             ("event_index", 24, "I", 1),
-            # event_used is 1 when event_index counts.
+            # event_used is 1 when event_index counts; 0: the rows are there already.
             ("event_used", 28, "I", 1),
         ],
     ),
@@ -1180,11 +1197,14 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # element_sizes_offset_bytes is a result offset of uint64 row lengths (array
             # kind), else 0; 0 too where they lie behind the path ids.
             ("element_sizes_offset_bytes", 80, "I", 1),
-            # device_arena is the arena's index (device memory).
-            ("device_arena", 84, "I", 1),
-            # arena_generation is the arena's generation (device memory).
+            # device_number is 0 for host memory, else 1 + the broker's index of the
+            # device: block.segment is an arena there (rule C1).
+            ("device_number", 84, "I", 1),
+            # arena_generation is the life of the broker that made the arena (rule B3);
+            # 0 for host memory.
             ("arena_generation", 88, "Q", 1),
-            # event_index is the event to record before unmap (device memory).
+            # event_index is the event to record before unmap where device_number is not
+            # 0 (rule C3).
             ("event_index", 96, "I", 1),
             # reserved is 0.
             ("reserved", 100, "I", 1),
@@ -1212,6 +1232,20 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("name_bytes", 200, "I", 1),
             # group_count is the number of the session's groups.
             ("group_count", 204, "I", 1),
+        ],
+    ),
+    # MirrorResults tell where a version's rows lie in other memory.
+    "MirrorResults": (
+        56,
+        [
+            # block holds the rows, as many as the version has.
+            ("block", 0, "BlockRef", 1),
+            # arena_generation is as in GroupDescriptor.
+            ("arena_generation", 24, "Q", 1),
+            # device_number is as in GroupDescriptor.
+            ("device_number", 32, "I", 1),
+            # reserved is 0.
+            ("reserved", 36, "s", 20),
         ],
     ),
     # RecordHeader is a recovery record's head (rule B2). Checksum is stored last and
@@ -1398,12 +1432,14 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # row_ordinals is where uint64 ordinals, one a row, lie; Segment 0: all rows
             # are of ordinal_highest.
             ("row_ordinals", 88, "Ref", 1),
-            # arena_generation is the arena's generation (device memory).
+            # arena_generation is the life of the broker that made the arena, its
+            # started_ns (rule B3); 0 for host memory.
             ("arena_generation", 104, "Q", 1),
             # flags are Version bits.
             ("flags", 112, "I", 1),
-            # device_arena is the arena's index (device memory).
-            ("device_arena", 116, "I", 1),
+            # device_number is 0 for host memory, else 1 + the broker's index of the
+            # device: block.segment is an arena there (rule C1).
+            ("device_number", 116, "I", 1),
             # stamp_ns is the seal's time in ns.
             ("stamp_ns", 120, "Q", 1),
         ],
@@ -1533,7 +1569,8 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             ("owner_incarnation", 16, "Q", 1),
             # state is one of the segment states.
             ("state", 24, "I", 1),
-            # sort is SEGMENT_BROKER, SEGMENT_CLIENT or SEGMENT_SHARED.
+            # sort is SEGMENT_BROKER, SEGMENT_CLIENT or SEGMENT_SHARED; with
+            # SEGMENT_ON_DEVICE it is a device arena (rule C1).
             ("sort", 28, "I", 1),
         ],
     ),
