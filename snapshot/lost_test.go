@@ -186,6 +186,21 @@ func TestOneSealShowsWhatIsLost(t *testing.T) {
 	h.checkBooks()
 }
 
+// TestADeviceThatComesLater: a broker that begins without a device may get it later; then
+// what lay there is written as before.
+func TestADeviceThatComesLater(t *testing.T) {
+	h := lostStage(t)
+	h.again(false)
+	h.store.PinsComplete()
+	requireStatus(t, protocol.StatusNotSupported, h.write4("a", 4, h.prims, "xyz", all))
+	h.store.AddDevice(h.fakes.config()[0])
+	require.NoError(t, h.write4("a", 4, h.prims, "xyz", all))
+	h.seal(4, protocol.ScopeAll)
+	require.Equal(t, "xyz", h.valuesAt("a", h.prims))
+	require.Equal(t, h.header().StartedNs, h.versionAt(1, h.store.Epoch()).ArenaGeneration)
+	h.checkBooks()
+}
+
 // TestAMirrorOnTheHostOutlivesItsBroker: rules C5, V8. Whoever looks at a device's rows by
 // their copy on the host goes on after a restart: no later version is put there.
 func TestAMirrorOnTheHostOutlivesItsBroker(t *testing.T) {
