@@ -172,7 +172,7 @@ func (b *Broker) imports(c *client) bool {
 			return true
 		}
 	}
-	return len(b.leasesOf(c)) > 0
+	return c.hadEvents && len(b.leasesOf(c)) > 0
 }
 
 // closeImports forgets what a client had open: its process is proven to have exited (rules
@@ -182,6 +182,19 @@ func (b *Broker) closeImports(c *client) {
 		b.closedArena(c, a.id)
 	}
 	b.endLeases(c)
+}
+
+// lostOn gives the error that everything on a device ends with since its context is gone; nil:
+// it is not.
+func (b *Broker) lostOn(on *snapshot.Device) error {
+	g := b.devices.served(on.Index)
+	b.devices.mu.Lock()
+	err := g.lost
+	b.devices.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	return b.loseDevice(g, err)
 }
 
 // loseDevice notes that a device's context is gone: nothing works there until the broker is
