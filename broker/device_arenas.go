@@ -207,11 +207,21 @@ func (b *Broker) loseDevice(g *device, err error) *protocol.Error {
 		g.lost = err
 	}
 	b.devices.mu.Unlock()
+	lost := protocol.Errorf(protocol.StatusInternal, "%s", text)
 	if first {
 		b.config.Log.Error(text)
-		b.health(control.LevelError, control.HealthGPULost, text, map[string]control.Number{"device": control.Number(g.index)})
+		b.later(func() { b.giveUpDevice(g, lost) }) // comes before the end of the job that met it
 	}
-	return protocol.Errorf(protocol.StatusInternal, "%s", text)
+	return lost
+}
+
+// giveUpDevice gives up what waits for a device that is lost, and then tells of it (rule C4).
+func (b *Broker) giveUpDevice(g *device, lost *protocol.Error) {
+	b.store.LoseDevice(g.store, lost, func(rows uint64) {
+		text := fmt.Sprintf("%s; %d rows that waited there for their seal are given up", lost.Text, rows)
+		b.config.Log.Warn("rows that waited for their seal are given up", "device", g.index, "rows", rows)
+		b.health(control.LevelError, control.HealthGPULost, text, map[string]control.Number{"device": control.Number(g.index), "rows": control.Number(rows)})
+	})
 }
 
 // closeDevices ends what waits for devices, and gives back what no other process was given

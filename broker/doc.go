@@ -47,7 +47,8 @@
 // channel and the client's segments stay until its lock is free. A malformed ring
 // entry, a garbled message or a truncated object ends that session with a text; a
 // wrong value fails its op alone (rules R5, S3). What a client had on a device waits for the
-// end of its process, not of its socket. A device whose context is lost fails its own ops.
+// end of its process, not of its socket. A device whose context is lost fails its own
+// ops, and what waits there for a seal is given up.
 //
 // A broker that is killed is followed by one that goes on with its generation: it knows
 // every channel that it finds before it reclaims anything, and takes back the clients

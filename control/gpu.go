@@ -12,7 +12,7 @@ const (
 const (
 	HealthGPUServed  = "gpu_served"       // numbers: device
 	HealthGPUFailed  = "gpu_failed"       // host memory is served all the same
-	HealthGPULost    = "gpu_lost"         // numbers: device. Attributes there fail until the broker is started anew
+	HealthGPULost    = "gpu_lost"         // numbers: device, rows. Operations there fail until the broker is started anew; so many rows were not sealed and are given up
 	HealthGPUEmptied = "gpu_rows_lost"    // numbers: attributes. They restarted without rows (rule B3)
 	HealthGPUEvent   = "gpu_event_missed" // numbers: device, event. A producer's work did not complete
 )

@@ -164,6 +164,11 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 			}
 		},
 		Finish: func() (Outcome, error) {
+			for i := range all {
+				if w := &all[i]; failed == nil && w.capture != nil { // its device broke meanwhile
+					failed = w.broken(s)
+				}
+			}
 			if failed != nil {
 				abort()
 				return Outcome{}, failed

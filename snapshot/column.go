@@ -31,6 +31,7 @@ type column struct {
 	versions  []*version // not yet reclaimed, oldest first; the last one is published
 	excess    bool       // in Store.excess
 	lost      bool       // its rows went with another life, which no epoch has shown yet
+	unheard   uint64     // the lowest ordinal of rows that were given up with their device, and of which no seal has failed; 0: none
 	hard      bool       // what only retention keeps may go as well
 	cache     *version   // a reclaimed one, for the next seal
 	layout    *layout    // of the last version; nil before the first

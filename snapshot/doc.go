@@ -79,7 +79,7 @@
 //	ragged*.go                    data blocks of array columns, their writes and sessions
 //	device.go device_copy.go      what a broker gives of a device, lists of copies
 //	*_device.go           sessions, writes and folds on a device    mirror.go     versions in other memory
-//	lost.go               what lay on a device of a broker that ended
+//	lost.go broken.go     what lay on a device of a broker that ended; devices that break in this life
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
 //	recover*.go           a Store out of what another broker left
@@ -123,6 +123,8 @@
 //     event, fails that operation alone: nothing that anybody can see, and no capture that
 //     waits, has changed; leases go back, but for a block that a producer's queued work may
 //     still write to (rule B4).
+//     A device that broke for good takes what waits there along, so that a seal is not held up
+//     by what cannot be copied; its columns keep their version (rule C4, broken.go).
 //  13. No more of a device's memory is in use than its limit says, and what is retired is in
 //     use until the broker has freed it (rule C6). The host's memory is not given up for it.
 //

@@ -77,13 +77,14 @@ func (f *fold) placesOf(step *placed) []uint32 {
 // span is a run of rows.
 type span struct{ first, count uint32 }
 
-// planFold finds the rows of the captures. captures must be set.
-func (f *fold) planFold() {
+// planFold finds the rows of the captures. captures must be set. Without mayMove rows stay
+// where they are, however many between them are dead.
+func (f *fold) planFold(mayMove bool) {
 	var from *layout
 	if f.column != nil {
 		from = f.column.layout
 	}
-	f.plan.begin(from)
+	f.plan.begin(from, mayMove)
 	if f.lost() {
 		f.plan.compact = true // to no rows: the layout is a new one
 	}

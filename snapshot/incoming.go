@@ -14,6 +14,9 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if k == nil {
 		return nil
 	}
+	if err := w.broken(s); err != nil {
+		return err
+	}
 	handoff := s.config.Handoff
 	if w.column != nil {
 		handoff = w.column.handoff

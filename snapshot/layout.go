@@ -109,8 +109,8 @@ type rowPlan struct {
 	block *Block  // leased: for a new layout, one's own, or one with more room
 }
 
-// begin starts a plan on a layout.
-func (p *rowPlan) begin(from *layout) {
+// begin starts a plan on a layout, of which half-dead ones are compacted if rows may move.
+func (p *rowPlan) begin(from *layout, mayMove bool) {
 	*p = rowPlan{from: from, fresh: p.fresh, live: p.live[:0], added: p.added[:0], deaths: p.deaths[:0], buried: p.buried[:0]}
 	if len(p.fresh) > freshKept {
 		p.fresh = nil // a map does not shrink, and to walk it would cost its size for ever
@@ -120,7 +120,7 @@ func (p *rowPlan) begin(from *layout) {
 		return
 	}
 	p.total = uint64(len(from.prims))
-	if p.compact = from.halfDead(); p.compact {
+	if p.compact = mayMove && from.halfDead(); p.compact {
 		p.total = uint64(len(from.rows))
 		p.expect(len(from.rows))
 		for row, prim := range from.prims {

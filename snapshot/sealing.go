@@ -143,6 +143,9 @@ func (z *sealing) begin() (Outcome, *Job, error) {
 // plan finds the captures that the seal covers, and their rows.
 func (z *sealing) plan() error {
 	s := z.store
+	if err := z.hear(); err != nil {
+		return err
+	}
 	if len(s.lost) > 0 && len(s.active) > 0 {
 		return ErrRetry // that one shows what is lost
 	}
@@ -213,7 +216,7 @@ func (z *sealing) lease() error {
 	z.device = anyOnDevice(z.incoming)
 	for i := range z.folds {
 		f := &z.folds[i]
-		f.planFold()
+		f.planFold(s.brokenBy(f.device) == nil)
 		if err := f.lease(s, z.nameOf(f)); err != nil {
 			return err
 		}
@@ -302,20 +305,27 @@ func (z *sealing) job() *Job {
 		s.floors.names -= z.promisedNames
 		s.active = slices.DeleteFunc(s.active, func(y *sealing) bool { return y == z })
 	}
-	abort := func() { end(); z.drop(); s.deletes.unmeet() }
+	abort := func(heard bool) {
+		end()
+		z.drop()
+		s.deletes.unmeet()
+		s.giveUpBroken(heard)
+	}
 	return &Job{
 		Bytes:  z.copied,
 		Device: z.device,
 		Run:    z.copy,
 		Finish: func() (Outcome, error) {
 			if failed := z.failed; failed != nil {
-				abort()
+				abort(true)
 				return Outcome{}, failed
 			}
 			end()
-			return z.commit(), nil
+			out := z.commit()
+			s.giveUpBroken(true)
+			return out, nil
 		},
-		Abort: abort,
+		Abort: func() { abort(false) },
 	}
 }
 

@@ -70,6 +70,7 @@ type Store struct {
 	floors   floors
 	excess   []*column // have versions beyond their retention
 	lost     []*column // of another life's devices (rule B3), to be shown so by the next epoch
+	broken   map[*Device]*breakage
 	lagging  []*column // have spare blocks that may lag behind
 	notes    []segmentNote
 

@@ -176,3 +176,35 @@ func TestLostContextTakesTheDeviceAlone(t *testing.T) {
 		return p.try(order{Do: "cycle", Name: "pose", Prims: []int{1, 2}, Bytes: large, Device: "cuda:0", Ordinal: 20, Value: 1, Count: 1, Sync: "stream"}).Error == ""
 	}, "the next broker serves the device")
 }
+
+// Rule C4: what waits for its seal on a device that is lost is given up. A seal of everything fails of it once, then host
+// attributes go on; what was sealed is still read where it lies, adopted rows that were not are not sealed later.
+func TestLostContextHoldsUpNoSeal(t *testing.T) {
+	needsEmulation(t)
+	m := startWith(t, nil, []string{"CUDAEMU_FAIL=cuStreamQuery:1:719"}, "--gpu", "required")
+	health := m.observe(func(s control.Subjects) string { return s.Health() })
+	p, r := m.client("producer"), m.client("reader")
+	p.do(order{Do: "cycle", Name: "pose", Prims: []int{1, 2}, Bytes: large, Device: "cuda:0", Ordinal: 1, Value: 1, Count: 1, Sync: "stream"})
+	p.do(order{Do: "write", Name: "host", Prims: []int{1, 2}, Bytes: 8, Ordinal: 2, Value: 5})
+	fill := func(name string, prims []int) {
+		p.do(order{Do: "map", Name: name, Prims: prims, Bytes: large, Device: "cuda:0", Ordinal: 2})
+		p.do(order{Do: "fill", Name: name, Value: 9})
+		p.do(order{Do: "commit", Name: name, Sync: "stream"})
+	}
+	fill("pose", []int{1})
+	fill("whole", []int{1, 2})
+	failed := p.try(order{Do: "seal", Ordinal: 2})
+	require.Contains(t, failed.Error, "CUDA_ERROR_LAUNCH_FAILED")
+	require.EqualValues(t, 3, heard(t, health, control.HealthGPULost).Numbers["rows"])
+	p.do(order{Do: "seal", Ordinal: 2})
+	require.Equal(t, []int{5, 6}, r.do(order{Do: "read", Name: "host", Prims: []int{1, 2}}).Rows)
+	require.Equal(t, []int{1, 2}, r.do(order{Do: "read", Name: "pose", Prims: []int{1, 2}}).Rows)
+	require.Contains(t, r.try(order{Do: "read", Name: "pose", Prims: []int{1}, Device: "cpu"}).Error, "CUDA_ERROR_LAUNCH_FAILED")
+	require.Empty(t, r.do(order{Do: "read", Name: "whole", Prims: []int{1, 2}}).Rows)
+	p.do(order{Do: "delete", Name: "pose", Prims: []int{1}, Ordinal: 3})
+	p.do(order{Do: "write", Name: "host", Prims: []int{1, 2}, Bytes: 8, Ordinal: 3, Value: 7})
+	p.do(order{Do: "seal", Ordinal: 3})
+	require.Equal(t, []int{7, 8}, r.do(order{Do: "read", Name: "host", Prims: []int{1, 2}}).Rows)
+	require.Equal(t, []int{2}, r.do(order{Do: "read", Name: "pose", Prims: []int{1, 2}}).Rows)
+	p.refused(order{Do: "map", Name: "pose", Prims: []int{1}, Bytes: large, Ordinal: 4}, "INTERNAL", "CUDA_ERROR_LAUNCH_FAILED", "start the broker anew")
+}
