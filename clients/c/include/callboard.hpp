@@ -1,5 +1,5 @@
 // Callboard for C++17 and later: callboard.h and callboard_dlpack.h with owners, spans and types of rows. This header is
-// the one to include; link libcallboard.
+// the one to include; link libcallboard. For memory of GPUs include callboard/cuda.hpp too, and link libcallboard_cuda.
 //
 //     callboard::stage stage = callboard::stage::connect();
 //     callboard::query robots = stage.query({"/World/Robot3", "/World/Robot7"});
