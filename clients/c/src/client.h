@@ -18,7 +18,8 @@
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
  *     map.c, claim.c  groups to fill                                  map.h: struct cbd_session
- *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
+ *     stage.c, query.c, write.c, batch.c, delete.c                    the verbs
+ *     read.c, groups.c, latest.c, snapshot.c  reading in place       read.h: struct cbd_read, struct group
  *     filter.c     queries by filter, which may be used before they are made
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dlpack.c     groups and tensors as DLPack's, and the way back
