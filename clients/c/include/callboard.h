@@ -743,8 +743,8 @@ CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd
 /* The same of groups on a GPU, whose rows may still be on their way: they count as written when wait_event and what
  * is queued on the stream by now have happened, which nobody here waits for. Afterwards nothing more that writes to
  * them may be queued. sync all zeros, or NULL: the caller has waited, as the calls above take it. Of groups on the
- * host, and of a session without any on a GPU, sync must be all zeros: INVALID_ARGUMENT. OP_FAILED, or what
- * else the driver's refusal is: nothing was handed back. An op whose work does not complete in the broker's time
+ * host sync must be all zeros, and groups of a session of several are handed back one by one: INVALID_ARGUMENT. So is a
+ * stream or an event that the driver refuses; OP_FAILED, or what else its refusal is: nothing was handed back. An op whose work does not complete in the broker's time
  * (--gpu-timeout) ends with an error, and nothing of the group becomes visible. */
 CBD_API cbd_status cbd_unmap_group_after(cbd_group *group, uint32_t flags, const cbd_cuda_sync *sync, cbd_op **op, cbd_error *error);
 CBD_API cbd_status cbd_unmap_attribute_after(cbd_session *session, uint32_t flags, const cbd_cuda_sync *sync, cbd_op **op,

@@ -24,6 +24,8 @@ static uint64_t since_of(const struct window *window, const struct column *colum
 
 void cbdi_group_release(struct group *group)
 {
+    if (atomic_fetch_sub(&group->refs, 1) != 1)
+        return;
     cbdi_row_map_release(group->map);
     free(group->deleted);
     free(group->arrays);
@@ -75,7 +77,11 @@ static struct group *append_group(cbd_read *read, const struct column *column, c
         return NULL;
     }
     memcpy(group->name, column->name, column->name_bytes);
+    atomic_init(&group->refs, 1);
     group->map = map;
+    group->home = (struct home){version->block, version->device_number, version->arena_generation};
+    group->birth = version->birth;
+    group->number = version->device_number;
     cbd_read_group *view = &group->view;
     view->name = group->name;
     view->column = column->index;
@@ -86,6 +92,8 @@ static struct group *append_group(cbd_read *read, const struct column *column, c
     view->stamp_ns = version->stamp_ns;
     view->layout_generation = version->layout_generation;
     view->schema = column->schema;
+    cbdi_schema_out(read->stage, &view->schema);
+    cbdi_device_out(read->stage, version->device_number, &view->device_type, &view->device_id);
     view->row_bytes = column->schema.kind == CBD_KIND_ARRAY ? (uint64_t)column->schema.bits / 8 * column->schema.lanes : column->row_bytes;
     view->prims = map->prims;
     view->prim_count = map->count;
@@ -103,15 +111,27 @@ static cbd_status add_rows(cbd_read *read, struct column *column, const struct v
     const uint8_t *bytes = NULL;
     struct group *group = NULL;
     cbd_array *arrays = NULL;
-    bool is_array = column->schema.kind == CBD_KIND_ARRAY;
+    bool is_array = column->schema.kind == CBD_KIND_ARRAY, on_device = version->device_number != 0;
     cbd_status status = CBD_STATUS_OK;
     if (column->row_bytes != 0 && version->rows > version->block.length_bytes / column->row_bytes)
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "\"%.*s\" has %llu rows of %llu bytes in a block of %llu bytes",
                            (int)column->name_bytes, column->name, (unsigned long long)version->rows,
                            (unsigned long long)column->row_bytes, (unsigned long long)version->block.length_bytes);
-    if (status == CBD_STATUS_OK)
+    if (status == CBD_STATUS_OK && on_device && is_array)
+        status = cbdi_fail(error, CBD_STATUS_INTERNAL, "\"%.*s\" has rows of array kind on device number %u", (int)column->name_bytes,
+                           column->name, version->device_number);
+    if (status == CBD_STATUS_OK && on_device) {
+        status = cbdi_device_block(read->stage, "an attribute", &version->block, version->device_number, version->arena_generation,
+                                   version->block.length_bytes, &bytes, &segment, NULL);
+        if (status != CBD_STATUS_OK && status != CBD_STATUS_TIMEOUT) { /* the fetch tries again, and says why */
+            status = CBD_STATUS_OK;
+            segment = NULL;
+            bytes = NULL;
+        }
+    } else if (status == CBD_STATUS_OK) {
         status = cbdi_place(read->stage, version->block.segment, version->block.offset_bytes, version->block.length_bytes,
                             "the rows of a version", &bytes, &segment, error);
+    }
     if (status == CBD_STATUS_OK)
         status = cbdi_pin_use(pin, column, version, segment, error);
     if (status == CBD_STATUS_OK && is_array)
@@ -137,7 +157,8 @@ static cbd_status add_rows(cbd_read *read, struct column *column, const struct v
     }
     view->contiguous = map->index == NULL;
     view->rows = map->index == NULL ? map->count : version->rows;
-    view->data = map->index == NULL ? bytes + map->first_row * column->row_bytes : bytes;
+    group->first_byte = map->index == NULL ? map->first_row * column->row_bytes : 0;
+    view->data = bytes != NULL ? bytes + group->first_byte : NULL;
     view->index_map = map->index;
     view->ndim = cbdi_view_shape(&view->schema, view->rows, view->shape);
     return CBD_STATUS_OK;
@@ -151,10 +172,10 @@ cbd_status cbdi_add_column(cbd_read *read, cbd_query *query, struct column *colu
 {
     cbd_stage *stage = read->stage;
     if ((column->schema.kind != CBD_KIND_FIXED && column->schema.kind != CBD_KIND_ARRAY) ||
-        column->schema.device_type != CBD_DEVICE_CPU)
+        (column->schema.device_type != CBD_DEVICE_CPU && column->schema.device_type != CBD_DEVICE_CUDA))
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "\"%.*s\" is of kind %u on device type %u; this version reads fixed "
-                         "and array attributes in host memory", (int)column->name_bytes, column->name, column->schema.kind,
-                         column->schema.device_type);
+                         "and array attributes on the host, and on GPUs of CUDA", (int)column->name_bytes, column->name,
+                         column->schema.kind, column->schema.device_type);
     struct row_map *map;
     const uint8_t *ordinals = NULL;
     cbd_status status = cbdi_row_map(query, version, version->birth, &map, error); /* membership is that of all its life */
@@ -264,6 +285,7 @@ cbd_status cbdi_add_paths(cbd_read *read, cbd_query *query, const struct floors 
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group of %llu paths", (unsigned long long)count);
     }
     memcpy(group->name, CBD_PATH_NAME, sizeof CBD_PATH_NAME);
+    atomic_init(&group->refs, 1);
     group->map = map;
     cbd_read_group *view = &group->view;
     view->name = group->name;
@@ -271,6 +293,7 @@ cbd_status cbdi_add_paths(cbd_read *read, cbd_query *query, const struct floors 
     view->epoch = read->epoch;
     view->floor = floors->global;
     view->schema = (cbd_schema){.kind = CBD_KIND_FIXED, .code = CBD_DTYPE_UINT, .bits = 64, .lanes = 1, .device_type = CBD_DEVICE_CPU};
+    view->device_type = CBD_DEVICE_CPU;
     view->row_bytes = sizeof *ids;
     view->contiguous = 1;
     view->rows = view->prim_count = count;

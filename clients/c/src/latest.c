@@ -24,7 +24,8 @@ static cbd_status root_of(cbd_stage *stage, const struct window *window, cbd_que
     return status;
 }
 
-static cbd_status latest(cbd_stage *stage, const char *name, const struct window *window, const cbd_read_group **out, cbd_error *error)
+static cbd_status latest(cbd_stage *stage, const char *name, const struct window *window, uint32_t device_type, uint32_t device_id,
+                         const cbd_read_group **out, cbd_error *error)
 {
     cbd_query *root = NULL;
     cbd_read *read = NULL;
@@ -42,11 +43,14 @@ static cbd_status latest(cbd_stage *stage, const char *name, const struct window
     if (status == CBD_STATUS_OK && read->count == 0)
         status = cbdi_fail(error, CBD_STATUS_NOT_FOUND, "\"%.200s\" has no sealed value on the prim \"/\" at epoch %llu", name,
                            (unsigned long long)read->epoch);
+    if (status == CBD_STATUS_OK)
+        status = cbd_fetch_read_next_in(read, device_type, device_id, out, error);
     if (status == CBD_STATUS_OK) {
-        cbd_read_group *view = &read->groups[read->next++]->view;
-        *out = view;
+        struct group *group = (struct group *)(uintptr_t)*out; /* nobody else has it yet */
+        cbd_read_group *view = &group->view;
         if (view->schema.kind == CBD_KIND_FIXED) {
             if (view->index_map != NULL) { /* one row only: cut it out */
+                group->first_byte += view->index_map[0] * view->row_bytes;
                 view->data = (const uint8_t *)view->data + view->index_map[0] * view->row_bytes;
                 view->index_map = NULL;
             }
@@ -64,12 +68,18 @@ static cbd_status latest(cbd_stage *stage, const char *name, const struct window
 
 cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error)
 {
+    return cbd_latest_in(stage, name, 0, 0, group, error);
+}
+
+cbd_status cbd_latest_in(cbd_stage *stage, const char *name, uint32_t device_type, uint32_t device_id, const cbd_read_group **group,
+                         cbd_error *error)
+{
     const struct window window = {.at_once = false};
-    return latest(stage, name, &window, group, error);
+    return latest(stage, name, &window, device_type, device_id, group, error);
 }
 
 cbd_status cbd_try_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error)
 {
     const struct window window = {.at_once = true};
-    return latest(stage, name, &window, group, error);
+    return latest(stage, name, &window, 0, 0, group, error);
 }

@@ -118,6 +118,12 @@ uint64_t cbd_read_ordinal(const cbd_read *read) { return read == NULL ? 0 : read
 
 cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error)
 {
+    return cbd_fetch_read_next_in(read, 0, 0, group, error);
+}
+
+cbd_status cbd_fetch_read_next_in(cbd_read *read, uint32_t device_type, uint32_t device_id, const cbd_read_group **group, cbd_error *error)
+{
+    struct group *given;
     if (read == NULL || group == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "read or the place for the group is NULL");
     *group = NULL;
@@ -126,7 +132,11 @@ cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd
         return status;
     if (read->next == read->count)
         return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", read->count);
-    *group = &read->groups[read->next++]->view;
+    status = cbdi_group_in(read->groups[read->next], device_type, device_id, &given, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    cbdi_group_release(read->groups[read->next++]); /* given has a reference of its own */
+    *group = &given->view;
     return CBD_STATUS_OK;
 }
 

@@ -4,8 +4,20 @@
 
 #include "client.h"
 
+/* Where a version's rows lie. */
+struct home {
+    cbd_abi_block_ref block;
+    uint32_t number; /* of the device; 0: the host */
+    uint64_t generation;
+};
+
 struct group {
     cbd_read_group view; /* first: what the caller has is what we have */
+    _Atomic uint32_t refs;
+    struct home home;    /* of the version; data may be a mirror of it */
+    uint64_t birth;      /* of the version */
+    uint64_t first_byte; /* where view.data begins in the block */
+    uint32_t number;     /* of the device where view.data lies */
     struct row_map *map;
     const uint64_t *row_ordinals; /* of the version's rows; NULL: all are view.ordinal */
     uint64_t *deleted;            /* of a group of deletes: their ordinals, one a prim */
@@ -92,5 +104,8 @@ cbd_status cbdi_add_deletes(cbd_read *read, cbd_query *query, const struct chang
                             cbd_pin *pin, const struct floors *floors, cbd_error *error);
 cbd_status cbdi_add_paths(cbd_read *read, cbd_query *query, const struct floors *floors, cbd_error *error);
 void cbdi_group_release(struct group *group);
+
+/* A reference on a group of the same rows in the memory that is named, 0: where they lie. No lock may be held. */
+cbd_status cbdi_group_in(struct group *group, uint32_t device_type, uint32_t device_id, struct group **out, cbd_error *error);
 
 #endif

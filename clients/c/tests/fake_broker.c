@@ -162,6 +162,14 @@ static void answer_message(struct fake *f, const uint8_t *message)
                                        .writable = request.segment == 2};
         atomic_fetch_add(&f->segment_asks, 1);
         send_with(f->connection, &reply, sizeof reply, known ? &f->segment_fds[request.segment - 1] : NULL, known);
+    } else if (header.type == CBD_MESSAGE_DEVICE_REQUEST) {
+        cbd_abi_device_request request;
+        memcpy(&request, message, sizeof request);
+        cbd_abi_device_reply reply = {.header = {CBD_MAGIC_MESSAGE, f->version, CBD_MESSAGE_DEVICE_REPLY, sizeof reply},
+                                      .status = CBD_STATUS_NOT_FOUND, .sort = request.sort, .index = request.index};
+        if (f->on_device != NULL)
+            f->on_device(f, &request, &reply);
+        send_with(f->connection, &reply, sizeof reply, NULL, 0);
     }
 }
 
