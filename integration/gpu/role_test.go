@@ -215,7 +215,7 @@ func (u *unit) download(at, size uint64) ([]byte, error) {
 func deviceOf(text string) (callboard.Device, error) {
 	var n int
 	switch {
-	case text == "":
+	case text == "" || text == "host":
 		return callboard.Device{}, nil
 	case text == "cpu":
 		return callboard.CPU, nil
@@ -259,6 +259,12 @@ func init() { // cycle refers to it
 			err = p.ops[o.As].Wait(ctx)
 			r.Adopted = p.ops[o.As].Adopted()
 			return r, err
+		},
+		"done": func(p *part, ctx context.Context, o order) (r report, err error) {
+			if p.ops[o.As].Done() {
+				r.Number = 1
+			}
+			return r, nil
 		},
 		"abort": func(p *part, ctx context.Context, o order) (report, error) {
 			p.sessions[o.As].Abort()
