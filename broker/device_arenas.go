@@ -24,7 +24,6 @@ type arena struct {
 	device  *device
 	base    cudaipc.Pointer
 	bytes   uint64
-	owner   uint64
 	handle  cudaipc.Handle
 	segment *snapshot.Segment
 	places  *shm.Mapping // addresses of its size that nobody can touch
@@ -43,7 +42,7 @@ func (b *Broker) growDevice(r snapshot.GrowRequest) {
 			b.later(func() { b.grownDevice(r, nil, b.deviceFailure(g, r.SizeBytes, failed)) })
 			return
 		}
-		a.id, a.owner = r.ID, r.Arena.Owner
+		a.id = r.ID
 		b.later(func() { b.grownDevice(r, a, nil) })
 	})
 }
@@ -156,7 +155,7 @@ func (b *Broker) describeDevices(state *snapshot.State) control.GPUDescription {
 			if len(one.Arenas) == control.ArenasPage {
 				continue
 			}
-			described := control.ArenaDescription{Segment: id, Bytes: a.bytes, Owner: a.owner, Retired: a.retired, Importers: []string{}, ImporterCount: len(a.importers)}
+			described := control.ArenaDescription{Segment: id, Bytes: a.bytes, Owner: a.segment.Owner, Retired: a.retired, Importers: []string{}, ImporterCount: len(a.importers)}
 			for _, importer := range a.importers[:min(len(a.importers), control.ImportersPage)] {
 				described.Importers = append(described.Importers, strconv.FormatUint(importer, 10))
 			}
@@ -173,7 +172,7 @@ func (b *Broker) imports(c *client) bool {
 			return true
 		}
 	}
-	return len(b.leasesOf(c)) > 0
+	return c.hadEvents && len(b.leasesOf(c)) > 0
 }
 
 // closeImports forgets what a client had open: its process is proven to have exited (rules
@@ -183,6 +182,19 @@ func (b *Broker) closeImports(c *client) {
 		b.closedArena(c, a.id)
 	}
 	b.endLeases(c)
+}
+
+// lostOn gives the error that everything on a device ends with since its context is gone; nil:
+// it is not.
+func (b *Broker) lostOn(on *snapshot.Device) error {
+	g := b.devices.served(on.Index)
+	b.devices.mu.Lock()
+	err := g.lost
+	b.devices.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	return b.loseDevice(g, err)
 }
 
 // loseDevice notes that a device's context is gone: nothing works there until the broker is

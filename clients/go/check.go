@@ -25,7 +25,7 @@ type payload struct {
 	primMode  uint32
 
 	gpu     *gpu   // the values lie there; nil: on the host
-	staging Device // where they travel, by the broker's number; zero: anywhere
+	staging Device // where they travel, by the broker's number; zero: on the host
 	sync    CUDASync
 
 	ragged [][]byte // of kind array: the bytes of each row
@@ -43,6 +43,7 @@ type writeChecks struct {
 	selection *Selection
 	isArray   bool
 	insert    bool
+	device    Device // by this process's number
 }
 
 // checkName refuses names that nobody may write.
@@ -110,6 +111,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, nil
 	}
 	t, err := toTensor(w.values)
+	p.staging = CPU // whatever the attribute's memory is
 	if err == nil && !t.Device.Host() {
 		p.gpu, p.staging, err = c.source(&t)
 	}
@@ -117,7 +119,10 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, named(err)
 	}
 	var given tensor.Schema
-	var device Device // that the broker is told: that of the values makes that of a new attribute
+	device, err := c.ofBroker(w.device)
+	if err != nil {
+		return p, named(err)
+	}
 	var rows uint64
 	err = c.fit(q, w.name, func(stored *tensor.Schema) (err error) {
 		rowShape := w.rowShape
@@ -128,9 +133,6 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 			return err
 		}
 		given.Semantic = w.semantic
-		if device = p.staging; stored != nil {
-			device = Device{}
-		}
 		if given.Device = deviceFor(device, stored); stored != nil {
 			return stored.Accept(&given)
 		}
