@@ -1,0 +1,25 @@
+/* The public functions, and the table that the core calls. */
+#include "driver.h"
+
+static const struct cbdi_cuda table = {
+    .version = CBDI_CUDA_VERSION,
+    .count = cbdc_count,
+    .uuid_of = cbdc_uuid_of,
+    .ordinal_of = cbdc_ordinal_of,
+    .open = cbdc_open,
+    .hold = cbdc_hold,
+    .let_go = cbdc_let_go,
+    .record = cbdc_record,
+    .copy = cbdc_copy,
+    .finish = cbdc_finish,
+    .check = cbdc_check,
+};
+
+cbd_status cbd_cuda_enable(cbd_error *error) { return cbdi_cuda_offer(&table, error); }
+
+cbd_status cbd_cuda_device_count(uint32_t *count, cbd_error *error)
+{
+    if (count == NULL)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count: expected a place for it, got NULL");
+    return cbdc_count(count, error);
+}
