@@ -119,7 +119,8 @@ func (c *client) unmap() {
 
 // Close detaches: open map sessions are aborted, operations that are not done fail
 // with ErrSessionEnded, queries are released. Views that are alive stay valid until
-// their own Release. Later calls do nothing.
+// their own Release. Later calls do nothing. Where device memory was used it waits, for 2 s
+// at most, until the broker has heard of the arenas that were closed.
 func (s *Stage) Close() error {
 	s.client.close()
 	return nil
@@ -129,6 +130,7 @@ func (c *client) close() {
 	if c.closed.Swap(true) {
 		return
 	}
+	c.leaveDevices()
 	c.end(fail(protocol.StatusSessionEnded, "this stage was closed; dial again"))
 	_ = c.conn.Load().Close()
 	c.rooting.Lock()

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"callboard/cudaipc"
 	"callboard/protocol"
@@ -22,6 +24,8 @@ type devices struct {
 	uuids   map[uint32]cudaipc.UUID // of the broker's devices, by its number
 	gpus    map[cudaipc.UUID]*gpu
 	imports map[importKey]*imported
+	opening int  // imports on their way, which the broker counts already
+	left    bool // the stage is being closed: nothing is opened any more
 }
 
 // importKey names an arena by its segment or an event by its index, and the life of the
@@ -230,9 +234,11 @@ func (c *client) importOf(key importKey, index uint32) (*imported, error) {
 	if key.generation != c.reader.StartedNs() {
 		return nil, fail(protocol.StatusBrokerRestarted, "%s went with the broker that made it; read or map the attribute anew", key)
 	}
-	if in := d.known(key); in != nil {
-		return in, nil
+	in, err := d.known(key)
+	if in != nil || err != nil {
+		return in, err
 	}
+	defer d.opened()
 	g, err := c.gpu(index)
 	if err != nil {
 		return nil, err
@@ -265,7 +271,7 @@ func (c *client) importOf(key importKey, index uint32) (*imported, error) {
 		in.uses++
 		return in, nil
 	}
-	in := &imported{gpu: g, opened: opened, uses: 1}
+	in = &imported{gpu: g, opened: opened, uses: 1}
 	if d.imports == nil {
 		d.imports = map[importKey]*imported{}
 	}
@@ -273,15 +279,27 @@ func (c *client) importOf(key importKey, index uint32) (*imported, error) {
 	return in, nil
 }
 
-// known counts one more use of what is open.
-func (d *devices) known(key importKey) *imported {
+// known counts one more use of what is open; nil: the caller is to open it, and to call
+// opened then.
+func (d *devices) known(key importKey) (*imported, error) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	in := d.imports[key]
-	if in != nil {
+	switch {
+	case in != nil:
 		in.uses++
+	case d.left:
+		return nil, fail(protocol.StatusSessionEnded, "this stage was closed; dial again")
+	default:
+		d.opening++
 	}
-	return in
+	return in, nil
+}
+
+func (d *devices) opened() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.opening--
 }
 
 func (c *client) unuse(in *imported) {
@@ -306,6 +324,11 @@ func (c *client) dropImports() {
 	now := c.reader.StartedNs()
 	var closed []uint64
 	d.mutex.Lock()
+	if d.opening > 0 { // of one that the broker was told of, another opening must not come after it
+		d.stale.Store(true)
+		d.mutex.Unlock()
+		return
+	}
 	late := d.pending(now)
 	for key, in := range d.imports {
 		retired := key.generation == now
@@ -333,15 +356,76 @@ func (c *client) dropImports() {
 		}
 	}
 	d.mutex.Unlock()
-	if len(closed) == 0 {
+	c.tellClosed(closed)
+}
+
+// tellClosed tells the broker of arenas that this process has closed.
+func (c *client) tellClosed(arenas []uint64) {
+	if len(arenas) == 0 {
 		return
 	}
 	c.mutex.Lock()
-	for _, id := range closed {
+	for _, id := range arenas {
 		c.deferred = append(c.deferred, request{what: "closing a device arena", opcode: protocol.OpArenaClosed, value: id, life: c.life})
 	}
 	c.mutex.Unlock()
 	c.drain()
+}
+
+// leaveDevices closes the arenas that nobody uses, and waits until the broker has heard of
+// it: then it need not wait for the end of this process (rules B4, C6). What views and
+// sessions use stays, as does all while work that was handed over goes on.
+func (c *client) leaveDevices() {
+	d := &c.devices
+	d.mutex.Lock()
+	used := d.gpus != nil
+	d.left = true
+	var closed []uint64
+	if used && d.opening == 0 && !d.pending(0) {
+		now := c.reader.StartedNs()
+		for key, in := range d.imports {
+			if key.sort != protocol.DeviceArena || key.generation != now || in.uses > 0 {
+				continue
+			}
+			delete(d.imports, key)
+			if _, err := in.opened.Close(); err == nil {
+				closed = append(closed, key.id)
+			}
+		}
+	}
+	d.mutex.Unlock()
+	if !used {
+		return
+	}
+	c.tellClosed(closed)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveMax)
+	defer cancel()
+	for ctx.Err() == nil {
+		heard := c.ring.Listen()
+		c.drain()
+		if !c.toBeTold() {
+			return
+		}
+		c.waitTurn(ctx, heard)
+	}
+}
+
+// leaveMax bounds how long Close waits for the broker.
+const leaveMax = 2 * time.Second
+
+// toBeTold tells whether the broker has yet to hear of a closed arena.
+func (c *client) toBeTold() bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.ended.Load() != nil || c.gap.Load() != nil {
+		return false
+	}
+	for _, op := range c.ops {
+		if op.request.opcode == protocol.OpArenaClosed {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.deferred, func(r request) bool { return r.opcode == protocol.OpArenaClosed && r.life == c.life })
 }
 
 // pending tells whether work that was handed over goes on, in memory of brokers that are

@@ -115,7 +115,11 @@ func (p *part) leave() error {
 	for _, g := range p.groups {
 		g.Release()
 	}
-	for _, s := range append(p.second, p.stage) {
+	stages := p.second
+	if p.stage != nil {
+		stages = append(stages, p.stage)
+	}
+	for _, s := range stages {
 		// What an export held comes back on a goroutine of its own.
 		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 			info, e := s.Info()
@@ -322,6 +326,11 @@ func init() { // cycle refers to it
 				p.second, p.stage = append(p.second, p.stage), s
 			}
 			return report{}, err
+		},
+		"close": func(p *part, ctx context.Context, o order) (report, error) { // and what it has open stays
+			s := p.stage
+			p.stage = nil
+			return report{}, s.Close()
 		},
 		"loaded": func(p *part, ctx context.Context, o order) (report, error) {
 			raw, err := os.ReadFile("/proc/self/maps")
