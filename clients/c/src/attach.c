@@ -155,9 +155,13 @@ void cbdi_leave(cbd_stage *stage)
 
 void cbd_stage_close(cbd_stage *stage)
 {
-    if (stage == NULL || atomic_exchange(&stage->closed, 1))
+    if (stage == NULL || atomic_exchange(&stage->leaving, 1))
         return;
-    if (atomic_load(&stage->foreign)) {
+    bool foreign = atomic_load(&stage->foreign) != 0;
+    if (!foreign)
+        cbdi_device_leave(stage);
+    atomic_store(&stage->closed, 1);
+    if (foreign) {
         cbdi_leave(stage);
         return;
     }

@@ -167,6 +167,9 @@ cbd_status cbdi_device_event(cbd_stage *stage, const char *what, uint32_t index,
 void cbdi_arena_close(cbd_stage *stage, struct segment *segment);
 /* Closes events, which are of a broker that is gone. */
 void cbdi_device_events_close(cbd_stage *stage);
+/* The stage is about to hang up: closes the arenas that nobody looks at, and waits until the broker has heard of it, so that
+ * it need not wait for the end of this process (B4, C6). */
+void cbdi_device_leave(cbd_stage *stage);
 /* The stage ends: closes events and arenas, the latter among the segments. */
 void cbdi_device_end(cbd_stage *stage);
 
@@ -280,6 +283,8 @@ cbd_status cbdi_submit_begin(cbd_stage *stage, struct submission *s, size_t argu
 void cbdi_submit_commit(cbd_stage *stage, struct submission *s, cbd_op **op);
 void cbdi_submit_cancel(cbd_stage *stage, struct submission *s);
 void cbdi_defer(cbd_stage *stage, struct deferred *what);
+/* Whether an op that nobody waits for is still to be done; submits what there is room for. */
+bool cbdi_ring_owes(cbd_stage *stage, uint32_t opcode);
 
 /* Sleeps until the broker completes something after client_bell had the value `bell`; a turn at most. op may be NULL. */
 void cbdi_sleep_on_bell(cbd_stage *stage, cbd_op *op, uint32_t bell, uint64_t turn);
@@ -612,6 +617,7 @@ struct cbd_stage {
     _Atomic uint32_t queries, ops, open_sessions; /* handles that are not given back, and sessions that are not over (idle.c) */
     _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
     _Atomic uint32_t sessions_kept;               /* that are not freed yet, ended or not */
+    _Atomic uint32_t leaving; /* it is being closed, or was: no arena is opened any more */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
     _Atomic uint32_t ended;   /* the session is over; ended_status and ended_text say why */

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LEAVE_NS UINT64_C(2000000000) /* what closing a stage waits at most until the broker has heard of its arenas */
 #define DEVICES_MAX 64
 
 static _Atomic(const struct cbdi_cuda *) offered;
@@ -234,6 +235,8 @@ static cbd_status open_export(cbd_stage *stage, const char *what, uint32_t sort,
     uint32_t devices;
     if (cuda == NULL)
         return cbdi_cuda_needed(what, error);
+    if (atomic_load(&stage->leaving)) /* the broker has heard, or will, that it was closed */
+        return cbdi_fail(error, CBD_STATUS_SESSION_ENDED, "this stage was closed");
     cbd_status status = cuda->count(&devices, error);
     if (status == CBD_STATUS_OK)
         status = ordinal_of(stage, number - 1, ordinal, error);
@@ -386,17 +389,41 @@ void cbdi_device_events_close(cbd_stage *stage)
 
 /* Whether all that was recorded has happened: copies into an arena may be queued whose op nobody waited for. Of a broker that
  * is gone no event may be looked at. */
-static bool is_quiet(cbd_stage *stage)
+static bool is_quiet(cbd_stage *stage, uint64_t timeout_ns)
 {
     for (const struct lease *lease = stage->leases; lease != NULL; lease = lease->next)
-        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, stage->timeout_ns))
+        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, timeout_ns))
             return false;
     return true;
 }
 
+void cbdi_device_leave(cbd_stage *stage)
+{
+    bool told = false;
+    pthread_mutex_lock(&stage->cache_lock);
+    for (uint64_t i = 0; cbdi_cuda() != NULL && i < stage->segments_room; i++) {
+        struct segment *segment = stage->segments[i];
+        if (segment == NULL || segment->import == NULL || segment->life != atomic_load(&stage->ring.life) || atomic_load(&segment->users) != 0)
+            continue;
+        if (!is_quiet(stage, 0))
+            break; /* it may be filled still: the broker waits for the end of this process (B4) */
+        stage->segments[i] = NULL;
+        cbdi_arena_close(stage, segment);
+        told = true;
+    }
+    pthread_mutex_unlock(&stage->cache_lock);
+    for (uint64_t deadline = cbdi_now_ns() + LEAVE_NS, now; told && (now = cbdi_now_ns()) < deadline && cbdi_ended(stage, NULL) == CBD_STATUS_OK;) {
+        uint32_t bell = load32(&stage->ring.control->client_bell);
+        if (!cbdi_ring_owes(stage, CBD_OP_ARENA_CLOSED))
+            break;
+        cbdi_sleep_on_bell(stage, NULL, bell, deadline - now < WAIT_TURN_NS ? deadline - now : WAIT_TURN_NS);
+        cbdi_look_at_socket(stage);
+    }
+}
+
 void cbdi_device_end(cbd_stage *stage)
 {
-    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage);
+    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage, stage->timeout_ns);
     if (!quiet && !atomic_load(&stage->foreign))
         cbdi_log(CBD_LOG_WARNING, CBDI_LOG_MEMORY,
                  "stage %s: what a program queued on a GPU has not ended: the memory there stays open to this process until it ends", stage->name);

@@ -340,6 +340,23 @@ void cbdi_defer(cbd_stage *stage, struct deferred *what)
     cbdi_leave(stage);
 }
 
+bool cbdi_ring_owes(cbd_stage *stage, uint32_t opcode)
+{
+    struct ring *ring = &stage->ring;
+    pthread_mutex_lock(&ring->lock);
+    cbdi_drain(stage);
+    bool any = cbdi_flush_deferred(stage), owes = false;
+    for (const struct deferred *what = ring->deferred; what != NULL; what = what->next)
+        owes = owes || what->opcode == opcode;
+    for (uint32_t i = 0; i < ring->cq_entries; i++)
+        owes = owes || (ring->pending[i] != NULL && ring->pending[i]->opcode == opcode);
+    owes = owes && !ring->lost;
+    pthread_mutex_unlock(&ring->lock);
+    if (any)
+        cbdi_ring_doorbell(stage);
+    return owes;
+}
+
 /* ---- draining ----------------------------------------------------------------- */
 
 static cbd_op *take_pending(struct ring *ring, uint64_t id)

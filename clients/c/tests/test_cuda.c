@@ -547,6 +547,34 @@ static void a_retired_arena_is_closed(void)
     end();
 }
 
+/* Rules B4, C6: a program that closes its stage and runs on has told the broker of what it closed; what a group uses is
+ * closed with that, and nobody is told. */
+static void closing_tells_of_arenas(void)
+{
+    for (uint32_t used = 0; used < 2; used++) {
+        begin();
+        const cbd_read_group *group, *other;
+        CHECK_STATUS(read_x(0, 0, &group), CBD_STATUS_OK);
+        CHECK_STATUS(read_x(0, 0, &other), CBD_STATUS_OK);
+        CHECK(counted(IMPORTS) == 1);
+        if (!used)
+            cbd_release_group(group);
+        cbd_release_group(other);
+        cbd_stage_close(stage);
+        CHECK(count_of(CBD_OP_ARENA_CLOSED) == 1 - used);
+        if (!used)
+            CHECK(sent.entry[CBD_OP_ARENA_CLOSED].value == ARENA_0);
+        CHECK(counted(IMPORTS) == used);
+        if (used) {
+            float got[6];
+            gpu_get(1, got, group->data, sizeof got);
+            CHECK(memcmp(got, rows, sizeof got) == 0);
+            cbd_release_group(group);
+        }
+        end();
+    }
+}
+
 static cbd_group *map_on_gpu(cbd_session **session, uint64_t ordinal)
 {
     cbd_map_options map = {.ordinal = ordinal};
@@ -1135,6 +1163,7 @@ int main(int argc, char **argv)
     RUN(a_group_on_a_gpu_is_read_in_place);
     RUN(a_mirror_is_asked_for_once);
     RUN(a_retired_arena_is_closed);
+    RUN(closing_tells_of_arenas);
     RUN(an_unmap_records_the_event);
     RUN(a_tensor_on_a_gpu_is_written);
     RUN(pieces_are_counted);
