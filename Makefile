@@ -31,7 +31,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	@$(C_CLIENT) all
@@ -41,7 +41,7 @@ build:
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench
+test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench test-gorgonia
 	@cat docs/conformance.md
 	@echo
 	@$(PY) clients/python/frameworks/matrix.py
@@ -97,6 +97,24 @@ test-frameworks: build $(VENV)/.client $(VENV)/.test .venv-frameworks/.client
 test-bench: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: bench'
 	@$(GO) run ./bench -quick >/dev/null
+
+# The adapter for programs that use gorgonia.org/cu, a module of its own. It needs CUDA's headers, which come from PyPI, and
+# runs against the emulated driver; functions of the driver that cu names and nobody calls stay unresolved.
+CUDA_HEADERS  := nvidia-cuda-runtime-cu12==12.4.127
+CUDA_UNLINKED := -Wl,--unresolved-symbols=ignore-all
+CUDA_BUILD    := $(abspath $(BUILD)/cuda)
+
+test-gorgonia: $(VENV)/.made
+	@echo 'test: the adapter for gorgonia.org/cu'
+	@mkdir -p $(CUDA_BUILD)
+	@[ -f $(CUDA_BUILD)/nvidia/cuda_runtime/include/cuda.h ] || { \
+	    $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: -d $(CUDA_BUILD) $(CUDA_HEADERS) && \
+	    $(PY) -m zipfile -e $(CUDA_BUILD)/nvidia_cuda_runtime_cu12-*.whl $(CUDA_BUILD); }
+	@$(CC) -std=c11 -D_GNU_SOURCE -O1 -fPIC -pthread -fvisibility=hidden -shared -Wl,-soname,libcuda.so.1 -o $(CUDA_BUILD)/libcuda.so.1 integration/cudaemu/csrc/*.c
+	@ln -sf libcuda.so.1 $(CUDA_BUILD)/libcuda.so
+	@cd clients/go/gorgonia && export CGO_CFLAGS=-I$(CUDA_BUILD)/nvidia/cuda_runtime/include CGO_LDFLAGS='-L$(CUDA_BUILD) $(CUDA_UNLINKED)' \
+	    CGO_LDFLAGS_ALLOW='$(CUDA_UNLINKED)' LD_LIBRARY_PATH=$(CUDA_BUILD) && \
+	    $(GO) vet ./... && $(GO) test -count=1 -ldflags='-extldflags=$(CUDA_UNLINKED)' ./...
 
 lint: lint-go lint-c lint-python
 

@@ -46,11 +46,15 @@ func (b *Broker) onSeal(s *snapshot.Sealed) {
 
 // onGroup notes a group that waits to be filled; the announcer sends it (rule K2).
 func (b *Broker) onGroup(m *snapshot.Session, index uint32) {
-	schema, g, owner := m.Schema(), m.Group(index), m.Owner.(*client)
+	schema, owner := m.Schema(), m.Owner.(*client)
+	if on := m.Device(index); on != nil && !m.Split() {
+		b.leaseEvent(owner, on, m.ID, uint64(index)) // mapAttribute looks whether it got one
+	}
+	g := b.group(owner, m, index)
 	b.announce.Group(control.GroupEvent{Attribute: m.Name(), Column: g.Column, DType: dtypeOf(&schema), RowShape: rowShapeOf(&schema),
 		Semantic: semanticName(schema.Semantic), Kind: tensor.Kind(schema.Kind).String(), Ordinal: g.Ordinal, Owner: owner.incarnation, Session: g.Session,
 		GroupIndex: g.GroupIndex, GroupCount: uint32(m.Groups()), Prims: g.PrimCount, Query: control.QueryInfo{Prims: m.Prims(), FirstPrim: g.FirstPrim},
-		PrimMode: primMode(m), Attempt: g.Attempt, Device: deviceOf(&schema),
+		PrimMode: primMode(m), Attempt: g.Attempt, Device: b.deviceOfGroup(m, &g),
 		Block: control.Block{Segment: uint32(g.Block.Segment), OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.Block.LengthBytes}, Gone: m.Gone(index)})
 }
 
@@ -120,11 +124,9 @@ func onlyNamed(d *control.Description, names []string) *control.RPCError {
 
 func (b *Broker) describeNow() *control.Description {
 	state := b.store.Describe()
-	d := &control.Description{Source: b.identity().Source(state.Epoch), BrokerVersion: Version, Floor: state.GlobalFloor,
+	d := &control.Description{Source: b.identity().Source(state.Epoch), BrokerVersion: Version, Floor: state.GlobalFloor, GPU: b.describeDevices(&state),
 		Attributes: []control.AttributeDescription{}, Clients: []control.ClientDescription{},
-		Memory: control.MemoryDescription{Limit: state.Usage.LimitBytes, Held: state.Usage.HeldBytes, Free: state.Usage.FreeBytes,
-			Live: state.Usage.LiveBytes, Retained: state.Usage.RetainedBytes, Pinned: state.Usage.PinnedBytes, Recycled: state.Usage.RecycledBytes, Waiting: state.Usage.WaitingBytes,
-			Directory: state.Usage.DirectoryBytes, Spare: state.Usage.SpareBytes, LargestFree: state.Usage.LargestFreeBytes},
+		Memory: describeMemory(&state.Usage.MemoryUse),
 		Limits: map[string]control.Number{
 			"unsealed_bytes": control.Number(b.config.UnsealedBytes), "pinned_bytes_per_client": control.Number(b.config.PinnedBytes),
 			"queries_per_client": queriesMax, "row_dimensions": protocol.RowDimensionsMax, "inline_bytes": protocol.InlineBytesMax},
@@ -132,7 +134,7 @@ func (b *Broker) describeNow() *control.Description {
 	for i := range state.Columns {
 		c := &state.Columns[i]
 		a := control.AttributeDescription{Name: c.Name, Column: c.Index, DType: dtypeOf(&c.Schema), Kind: tensor.Kind(c.Schema.Kind).String(),
-			RowShape: rowShapeOf(&c.Schema), Semantic: semanticName(c.Schema.Semantic), Device: deviceOf(&c.Schema), Rows: c.Rows, Floor: c.Floor,
+			RowShape: rowShapeOf(&c.Schema), Semantic: semanticName(c.Schema.Semantic), Device: b.deviceAt(c.Schema.DeviceType, c.Schema.DeviceID), Rows: c.Rows, Floor: c.Floor,
 			Ordinals: []control.Span{}, Retain: c.Retain, Handoff: "adopt", Bytes: c.Bytes, Adopted: c.Adopted, Scattered: c.Scattered, AdoptRefused: c.AdoptRefused}
 		if c.Handoff == protocol.HandoffCopy {
 			a.Handoff = "copy"
@@ -148,6 +150,11 @@ func (b *Broker) describeNow() *control.Description {
 			Sessions: b.store.SessionsOf(c), PinnedBytes: c.pinnedBytes(), Pins: uint32(len(pins))})
 	}
 	return d
+}
+
+func describeMemory(u *snapshot.MemoryUse) control.MemoryDescription {
+	return control.MemoryDescription{Limit: u.LimitBytes, Held: u.HeldBytes, Free: u.FreeBytes, Live: u.LiveBytes, Retained: u.RetainedBytes, Pinned: u.PinnedBytes,
+		Recycled: u.RecycledBytes, Waiting: u.WaitingBytes, Mirrors: u.MirrorBytes, Open: u.OpenBytes, Directory: u.DirectoryBytes, Spare: u.SpareBytes, LargestFree: u.LargestFreeBytes}
 }
 
 func (b *Broker) counters(state *snapshot.State) map[string]control.Number {
@@ -218,8 +225,29 @@ func rowShapeOf(s *protocol.Schema) []uint64 {
 	return append([]uint64{}, s.RowShape[:min(s.RowDimensions, protocol.RowDimensionsMax)]...)
 }
 
-func deviceOf(s *protocol.Schema) control.Device {
-	return control.Device{Type: int32(s.DeviceType), ID: int32(s.DeviceID)}
+// deviceAt tells where an attribute's rows lie.
+func (b *Broker) deviceAt(sort, index uint32) control.Device {
+	d := control.Device{Type: int32(sort), ID: int32(index)}
+	if g := b.devices.served(index); g != nil && sort == tensor.DeviceCUDA {
+		d.UUID = g.info.UUID.String()
+	}
+	return d
+}
+
+// deviceOfGroup tells where a group is filled, which may be elsewhere (rule C5): of device
+// memory all that a client needs, but for the handles (rule C2).
+func (b *Broker) deviceOfGroup(m *snapshot.Session, g *protocol.GroupDescriptor) control.Device {
+	on := m.Device(g.GroupIndex)
+	if on == nil {
+		return control.Device{Type: int32(tensor.DeviceCPU)}
+	}
+	at := b.devices.served(on.Index)
+	d := control.Device{Type: int32(tensor.DeviceCUDA), ID: int32(on.Index), UUID: at.info.UUID.String()}
+	if g.Block.Segment != 0 {
+		event := g.EventIndex
+		d.Arena, d.Generation, d.Event = uint32(g.Block.Segment), g.ArenaGeneration, &event
+	}
+	return d
 }
 
 func semanticName(semantic uint32) string { return tensor.Semantic(semantic).String() }

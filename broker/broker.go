@@ -45,7 +45,9 @@ type Broker struct {
 	bell      *ring.Bell
 	clients   []*client
 	objects   map[uint64]*segmentObject
-	reader    ownReader // not the loop's alone
+	arenas    map[uint64]*arena // of device memory, by segment
+	leases    []*lease          // of interprocess events
+	reader    ownReader         // not the loop's alone
 	notes     []control.Change
 	parked    []parked // ops that wait for other clients' ops
 	entries   [drainBatch]protocol.SubmissionEntry
@@ -60,6 +62,10 @@ type Broker struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
+
+	devices    *devices
+	deviceWork sync.WaitGroup // what waits for a device: its end is waited for a while only
+
 	looping sync.WaitGroup
 	closing sync.Once
 	left    chan struct{} // closed when another broker takes the stage over
@@ -80,11 +86,15 @@ func Start(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{}, left: make(chan struct{})}
+	b := &Broker{config: config, host: shm.HostName(), incarnation: randomID(), objects: map[uint64]*segmentObject{}, arenas: map[uint64]*arena{}, left: make(chan struct{})}
 	b.sleepOnce = b.sleep
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	if err := b.start(); err != nil {
+	if err = b.openDevices(); err == nil { // before anything is taken from a broker that runs
+		err = b.start()
+	}
+	if err != nil {
 		b.cancel()
+		b.closeDevices()
 		b.leaving = b.leaving || b.recovered != nil
 		b.tearDown()
 		return nil, fmt.Errorf("starting stage %q: %w", config.Stage, err)
@@ -117,6 +127,7 @@ func (b *Broker) start() (err error) {
 		return err
 	}
 	b.tellRecovery()
+	b.tellFirstTry()
 	for range copyWorkers {
 		b.workers.Go(b.copyWorker)
 	}
@@ -191,7 +202,7 @@ func (b *Broker) prepareMemory() {
 
 func (b *Broker) storeConfig() snapshot.Config {
 	return snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
-		Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
+		Devices: b.storeDevices(), NoDevice: b.devices.why(), Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
 		OnSeal: b.onSeal, OnGroup: b.onGroup}
 }
 
@@ -243,6 +254,7 @@ func (b *Broker) Close() {
 		b.cancel()
 		b.copies.end()
 		b.workers.Wait()
+		b.closeDevices()
 		b.tearDown()
 	})
 }

@@ -47,6 +47,9 @@ type client struct {
 	worked    bool
 	left      bool   // its end was announced
 	died      bool   // its process was gone when the socket closed
+	hadEvents bool   // it was given an interprocess event's handle
+	lingers   bool   // it is forgotten, but for the events that its process may have open
+	pinless   bool   // its pins were taken away: what is left of it waits for its process
 	found     bool   // an earlier life of the broker had attached it, and it is not back yet
 	spoilt    bool   // found, but its channel cannot be read
 	turn      func() // runs what it asked for, under Guard
@@ -128,7 +131,7 @@ func (c *client) free() {
 
 // close lets go of the channel, which stays.
 func (c *client) close() {
-	if c.process != nil {
+	if c.process != nil && !c.lingers {
 		_ = c.process.Close()
 	}
 	if c.mapping != nil {
@@ -188,24 +191,32 @@ func (b *Broker) release(c *client) {
 }
 
 // bury forgets a client whose lock is free: its process is dead, or it closed and
-// has no view left. Its pins go first, then its memory is used again (rule S5).
-func (b *Broker) bury(c *client) {
+// has no view left. Its pins go first, then its memory is used again (rule S5). false: what
+// it has on a device, or what a job still reads of it, must be waited for; try again.
+func (b *Broker) bury(c *client) bool {
 	i := slices.Index(b.clients, c)
 	if i < 0 {
-		return
+		return true
 	}
 	if c.copying { // its last copy still reads from its memory
-		b.later(func() { b.bury(c) })
-		return
+		return false
+	}
+	if !c.pinless {
+		c.pinless = true
+		b.store.RemovePins(c)
+	}
+	if b.imports(c) && c.process != nil && !c.exited() {
+		return false // its work on a device outlives its socket and its views (rule B4)
 	}
 	b.clients = slices.Delete(b.clients, i, i+1)
-	b.store.RemovePins(c)
+	c.lingers = c.hadEvents && c.process != nil && !c.exited()
+	b.closeImports(c)
 	b.store.ReleaseLent(c)
 	b.mendSegments(c)
 	b.memory.CloseArena(c.arena)
 	c.free()
 	if c.left {
-		return // it was announced when we ended it
+		return true // it was announced when we ended it
 	}
 	if c.found {
 		b.announceClient(c, control.ClientDied, "it did not come back after a restart of the broker")
@@ -215,6 +226,7 @@ func (b *Broker) bury(c *client) {
 		b.announceClient(c, control.ClientLeave, "")
 	}
 	b.config.Log.Info("client is gone", "client", c.String())
+	return true
 }
 
 // mendSegments gives segments that the client truncated their length back, before the

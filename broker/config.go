@@ -1,12 +1,15 @@
 package broker
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"callboard/control"
 	"callboard/protocol"
 	"callboard/shm"
+	"callboard/snapshot"
 )
 
 // Version is the broker's own version.
@@ -20,9 +23,10 @@ type Config struct {
 	ShmDir string
 	// MemoryBytes bounds all segments of the stage; half of the file system.
 	MemoryBytes uint64
-	// UnsealedBytes bounds what waits for a seal; a quarter of MemoryBytes.
+	// UnsealedBytes bounds what waits for a seal; a quarter of all memory, that of devices
+	// included.
 	UnsealedBytes uint64
-	// PinnedBytes bounds what one client may pin; a quarter of MemoryBytes (rule V7).
+	// PinnedBytes bounds what one client may pin (rule V7); a quarter of all memory.
 	PinnedBytes uint64
 	// Retain is how many versions of an attribute stay readable; 4.
 	Retain uint32
@@ -36,10 +40,60 @@ type Config struct {
 	Fresh bool
 	// Takeover asks a broker of this stage that runs already to leave its stage to this one.
 	Takeover bool
+	// GPU is what is done with the devices of this machine; nothing.
+	GPU GPUConfig
 	// Access is who may attach beside the broker's own user; nobody.
 	Access shm.Access
 	// Log gets what an operator should know; nothing.
 	Log *slog.Logger
+}
+
+// GPUMode says how much the operator wants device memory.
+type GPUMode int
+
+const (
+	GPUOff      GPUMode = iota // no driver is loaded
+	GPUAuto                    // serve the devices that work, and say why one does not
+	GPURequired                // do not start without them
+)
+
+// GPUConfig is what an operator decides about device memory.
+type GPUConfig struct {
+	Mode GPUMode
+	// Devices are those to serve, each by its UUID ("GPU-…") or by the driver's number in this process; none: all.
+	Devices []string
+	// MemoryBytes bounds the memory that is taken of each device; 0: the device does.
+	MemoryBytes uint64
+	// Timeout is how long a producer's work on the device may take after its unmap; 10 s.
+	Timeout time.Duration
+	// Events is how many groups of a device may be on their way at a time; 256.
+	Events int
+	// SelfTest is the command of a child process that ends in cudaipc's half of the self-test: no device is served that
+	// another process cannot open memory of.
+	SelfTest []string
+}
+
+// eventsMax is what some drivers hold of interprocess events, with room to spare (docs/gpu.md).
+const eventsMax = 8192
+
+func (g GPUConfig) withDefaults() (GPUConfig, error) {
+	if g.Timeout == 0 {
+		g.Timeout = 10 * time.Second
+	}
+	if g.Events == 0 {
+		g.Events = 256
+	}
+	switch {
+	case g.Mode < GPUOff || g.Mode > GPURequired:
+		return g, fmt.Errorf("GPU mode is %d: expected off, auto or required", g.Mode)
+	case g.Timeout < 0:
+		return g, fmt.Errorf("gpu-timeout is %v: expected a time", g.Timeout)
+	case g.Events < 1 || g.Events > eventsMax:
+		return g, fmt.Errorf("gpu-events is %d: expected 1 to %d", g.Events, eventsMax)
+	case g.MemoryBytes > 0 && g.MemoryBytes < deviceArenaAlign:
+		return g, fmt.Errorf("gpu-memory is %d bytes: an arena takes at least %d", g.MemoryBytes, uint64(deviceArenaAlign))
+	}
+	return g, nil
 }
 
 // withDefaults fills in defaults and refuses what cannot be.
@@ -63,14 +117,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MemoryBytes < memoryMin {
 		return c, fmt.Errorf("memory is %d bytes: a stage needs at least %d; raise --memory, or the size of %s (containers: --shm-size)", c.MemoryBytes, uint64(memoryMin), c.ShmDir)
 	}
-	if c.UnsealedBytes == 0 {
-		c.UnsealedBytes = c.MemoryBytes / 4
-	}
 	if c.UnsealedBytes > c.MemoryBytes {
 		return c, fmt.Errorf("max-unsealed is %d bytes, more than the %d of memory; lower --max-unsealed or raise --memory", c.UnsealedBytes, c.MemoryBytes)
-	}
-	if c.PinnedBytes == 0 {
-		c.PinnedBytes = c.MemoryBytes / 4
 	}
 	if c.Retain == 0 {
 		c.Retain = 4
@@ -81,11 +129,25 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Handoff > protocol.HandoffCopy {
 		return c, fmt.Errorf("handoff is %d: expected adopt or copy", c.Handoff)
 	}
+	var err error
+	if c.GPU, err = c.GPU.withDefaults(); err != nil {
+		return c, err
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Log = slog.New(&limitedLog{Handler: c.Log.Handler(), budget: &logBudget{}})
 	return c, nil
+}
+
+// share gives what was left open its part of all memory: that of the host and of the
+// devices that are there at the start.
+func (c *Config) share(devices []*snapshot.Device) {
+	all := c.MemoryBytes
+	for _, d := range devices {
+		all += d.LimitBytes
+	}
+	c.UnsealedBytes, c.PinnedBytes = cmp.Or(c.UnsealedBytes, all/4), cmp.Or(c.PinnedBytes, all/4)
 }
 
 // memoryMin is room for the directory, the versions and one client.

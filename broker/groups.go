@@ -33,6 +33,7 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
+	t.StagingType, t.StagingID = args.StagingType, args.StagingID
 	if t.ElementSizes, err = c.elementSizes(args.ElementSizesOffsetBytes, args.ElementSizesCount); err != nil {
 		return out, nil, err
 	}
@@ -46,7 +47,14 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
-	g = m.Group(0)
+	if !m.Split() && m.Device(0) != nil && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
+		if job != nil {
+			job.Abort()
+		}
+		b.store.AbortSession(m)
+		return out, nil, b.noEvent(m.Device(0))
+	}
+	g = b.group(c, m, 0)
 	out.Handle, out.Count, out.Ordinal = m.ID, uint64(m.Groups()), g.Ordinal
 	switch {
 	case m.Prims() == 0:
@@ -101,8 +109,15 @@ func (b *Broker) claimGroup(c *client, e *protocol.SubmissionEntry) (out outcome
 	if err != nil {
 		return out, nil, err
 	}
+	if g := m.Device(index); g != nil && b.leaseEvent(c, g, m.ID, uint64(index)) == nil {
+		if job != nil {
+			job.Abort()
+		}
+		_ = b.store.GiveUp(m, uint64(index))
+		return out, nil, b.noEvent(g)
+	}
 	name := m.Name()
-	results = protocol.ClaimResults{Group: m.Group(index), Schema: m.Schema(), NameBytes: uint32(len(name)), GroupCount: uint32(m.Groups())}
+	results = protocol.ClaimResults{Group: b.group(c, m, index), Schema: m.Schema(), NameBytes: uint32(len(name)), GroupCount: uint32(m.Groups())}
 	copy(room, encode(&results))
 	copy(room[size:], name)
 	out.Handle, out.Value, out.Ordinal, out.resultBytes = m.ID, uint64(index), results.Group.Ordinal, uint32(size+len(name))
@@ -111,24 +126,74 @@ func (b *Broker) claimGroup(c *client, e *protocol.SubmissionEntry) (out outcome
 
 // unmapGroup runs OpUnmapGroup.
 func (b *Broker) unmapGroup(c *client, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
+	lease := b.findLease(c, e.Handle, e.Value)
 	m, err := b.store.FindGroup(c, e.Handle, e.Value)
 	if err != nil {
+		if err != snapshot.ErrRetry {
+			b.endLease(lease, unsure)
+		}
 		return out, nil, err
 	}
 	if e.Flags&protocol.FlagAbort != 0 {
-		return out, nil, b.store.GiveUp(m, e.Value)
+		if err = b.store.GiveUp(m, e.Value); err == nil {
+			b.endLease(lease, unsure)
+		}
+		return out, nil, err
 	}
-	selection := tensor.Selection{Count: tensor.All}
+	selection, used := tensor.Selection{Count: tensor.All}, false
 	if len(c.arguments) > 0 {
 		args, ok := decode[protocol.UnmapArguments](c.arguments, 0)
 		if !ok {
 			return out, nil, c.short("UnmapArguments", len(encode(&args)))
 		}
-		if selection, err = c.selection(&args.Selection); err != nil {
+		if selection, err = c.selection(&args.Selection); err == nil {
+			used, err = lease.given(&args)
+		}
+		if err != nil {
 			return out, nil, err
 		}
 	}
-	out.Outcome, job, err = b.store.UnmapGroup(m, e.Value, selection, e.Flags&protocol.FlagCopy == 0, e.Flags&protocol.FlagSeal != 0)
+	out.Outcome, job, err = b.unmap(m, e.Value, selection, e.Flags, lease, used)
+	return out, job, err
+}
+
+// unmap hands a group back, once its event has completed where used says that there is one
+// to wait for (rule C3). The lease of the event ends with the operation.
+func (b *Broker) unmap(m *snapshot.Session, index uint64, selection tensor.Selection, flags uint32, l *lease, used bool) (out snapshot.Outcome, job *snapshot.Job, err error) {
+	adopt, seal := flags&protocol.FlagCopy == 0, flags&protocol.FlagSeal != 0
+	if l == nil {
+		return b.store.UnmapGroup(m, index, selection, adopt, seal)
+	}
+	end, wait := whole, (func() error)(nil)
+	if used {
+		done := b.waiter(l)
+		end = unsure // until it was waited for
+		wait = func() (err error) {
+			if err = done(); err != nil {
+				end = missed
+			} else {
+				end = whole
+			}
+			return err
+		}
+	}
+	out, job, err = b.store.UnmapAfter(wait, m, index, selection, adopt, seal)
+	switch {
+	case err == snapshot.ErrRetry:
+	case job == nil:
+		b.endLease(l, end)
+	default:
+		l.waiting = true
+		finish, abort := job.Finish, job.Abort
+		job.Finish = func() (snapshot.Outcome, error) {
+			b.endLease(l, end)
+			return finish()
+		}
+		job.Abort = func() {
+			b.endLease(l, end)
+			abort()
+		}
+	}
 	return out, job, err
 }
 
@@ -142,6 +207,7 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	switch {
 	case e.Flags&protocol.FlagAbort != 0:
 		b.store.AbortSession(m)
+		b.dropLeases(c, m.ID)
 		return out, nil, nil
 	case m.Split():
 		out, job, err = b.unmapShared(c, m, e.Flags)
@@ -150,7 +216,8 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 			return out, nil, err
 		}
 	case !m.Done():
-		out.Outcome, job, err = b.store.UnmapGroup(m, 0, tensor.Selection{Count: tensor.All}, e.Flags&protocol.FlagCopy == 0, seal)
+		// Whether the event was recorded this op does not say; one that was not counts as complete.
+		out.Outcome, job, err = b.unmap(m, 0, tensor.Selection{Count: tensor.All}, e.Flags, b.findLease(c, m.ID, 0), true)
 	case seal:
 		out.Outcome, job, err = b.store.SealSession(m)
 	}
@@ -158,6 +225,7 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 		return out, job, err
 	}
 	b.store.EndSession(m)
+	b.dropLeases(c, m.ID)
 	return out, job, err
 }
 
@@ -165,7 +233,7 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 // waits for the other groups.
 func (b *Broker) unmapShared(c *client, m *snapshot.Session, flags uint32) (out outcome, job *snapshot.Job, err error) {
 	for _, index := range m.Held(c) {
-		if out.Outcome, job, err = b.store.UnmapGroup(m, index, tensor.Selection{Count: tensor.All}, flags&protocol.FlagCopy == 0, false); err != nil {
+		if out.Outcome, job, err = b.unmap(m, index, tensor.Selection{Count: tensor.All}, flags&protocol.FlagCopy, b.findLease(c, m.ID, index), true); err != nil {
 			return out, nil, err
 		}
 		if job != nil {

@@ -24,7 +24,15 @@ type copyJob struct {
 // startCopy hands a job to the pool; the client's next op waits until it is done.
 func (b *Broker) startCopy(c *client, e protocol.SubmissionEntry, out outcome, job *snapshot.Job) {
 	c.copying = true
-	b.copies.add(&copyJob{client: c, entry: e, out: out, job: job})
+	w := &copyJob{client: c, entry: e, out: out, job: job}
+	if !job.Device {
+		b.copies.add(w)
+		return
+	}
+	b.deviceWork.Go(func() { // as long as the device takes: the workers are for what others wait for
+		fault := shm.Guard(job.Run)
+		b.later(func() { b.endCopy(w, fault) })
+	})
 }
 
 // endCopy ends a job in the loop.
@@ -55,6 +63,10 @@ func (b *Broker) endCopy(w *copyJob, fault error) {
 
 // grow makes a segment beside the loop.
 func (b *Broker) grow(r snapshot.GrowRequest) {
+	if r.Arena.Device() != nil {
+		b.growDevice(r)
+		return
+	}
 	b.workers.Go(func() {
 		object, seg, failed := b.makeSegment(r)
 		if !b.mailbox.post(func() { b.grown(r, object, seg, failed) }) && object != nil {
@@ -97,6 +109,10 @@ func (b *Broker) makeSegment(r snapshot.GrowRequest) (*segmentObject, *snapshot.
 // retireSegment takes a segment out of the machine. Nothing of ours refers to it;
 // mappings of clients stay until they notice.
 func (b *Broker) retireSegment(seg *snapshot.Segment) {
+	if a := b.arenas[seg.ID]; a != nil {
+		b.retireArena(a)
+		return
+	}
 	if object := b.objects[seg.ID]; object != nil {
 		delete(b.objects, seg.ID)
 		b.reader.segments.Delete(seg.ID)

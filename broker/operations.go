@@ -77,6 +77,10 @@ func (b *Broker) execute(c *client, e *protocol.SubmissionEntry) (out outcome, j
 		err = b.declare(c)
 	case protocol.OpPin:
 		out, err = b.pin(c)
+	case protocol.OpMirror:
+		return b.mirror(c, e)
+	case protocol.OpArenaClosed:
+		b.closedArena(c, e.Value)
 	case protocol.OpSessionsClosed:
 		b.memory.ReleaseQuarantine(c.arena) // nobody writes into what was leased before the restart (rule B1)
 	default:

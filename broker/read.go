@@ -43,7 +43,7 @@ func (b *Broker) readNow(ctx context.Context, q control.ReadRequest) (answer *co
 		}
 		answer = &control.ReadResponse{Source: b.identity().Source(r.pin.Epoch()), Attribute: q.Attribute, Floor: floors.Of(columns[0].NameID),
 			StampNS: floors.StampNs, Groups: []control.ReadGroup{}}
-		reading := valueReading{looking: r, request: &q, ids: ids, limit: b.payload()}
+		reading := valueReading{looking: r, broker: b, request: &q, ids: ids, limit: b.payload()}
 		for _, c := range columns {
 			if err := reading.add(answer, c); err != nil {
 				return err
@@ -60,6 +60,7 @@ func (b *Broker) readNow(ctx context.Context, q control.ReadRequest) (answer *co
 // valueReading collects the groups of an answer.
 type valueReading struct {
 	*looking
+	broker  *Broker
 	request *control.ReadRequest
 	ids     []uint64 // of request.Prims
 	carried map[uint64]bool
@@ -94,7 +95,7 @@ func (r *valueReading) add(answer *control.ReadResponse, c *snapshot.Column) err
 	}
 	dtype, rowShape := c.Schema.DType, append([]uint64{}, c.Schema.RowShape...)
 	g := control.ReadGroup{Column: c.Index, DType: control.DType{Code: dtype.Code, Bits: dtype.Bits, Lanes: dtype.Lanes, Name: dtype.String()},
-		Kind: c.Schema.Kind.String(), RowShape: rowShape, Semantic: c.Schema.Semantic.String(), Device: control.Device{Type: int32(c.Schema.Device.Type), ID: int32(c.Schema.Device.ID)},
+		Kind: c.Schema.Kind.String(), RowShape: rowShape, Semantic: c.Schema.Semantic.String(), Device: r.broker.deviceAt(c.Schema.Device.Type, c.Schema.Device.ID),
 		Shape: append([]uint64{uint64(len(rows.Rows))}, rowShape...), Prims: []string{}}
 	if dtype.Lanes > 1 {
 		g.Shape = append(g.Shape, uint64(dtype.Lanes))
@@ -133,11 +134,19 @@ func (r *valueReading) add(answer *control.ReadResponse, c *snapshot.Column) err
 // places are the bytes of the rows, in place. Numbers take a byte at least: what is
 // larger than that already is refused before anything is made of it.
 func (r *valueReading) places(c *snapshot.Column, v *snapshot.Version, rows *snapshot.RowMap) (places [][]byte, err error) {
-	if c.IsArray() {
+	switch {
+	case c.IsArray():
 		if places, err = r.pin.Ragged(v, rows); err != nil {
 			return nil, err
 		}
-	} else {
+	case v.DeviceNumber != 0:
+		if size := c.RowBytes * uint64(len(rows.Rows)); size/2 > uint64(r.limit) {
+			return nil, r.tooLarge(size, "at least ")
+		}
+		if places, err = r.broker.downloadRows(v, rows.Rows); err != nil {
+			return nil, err
+		}
+	default:
 		places = make([][]byte, len(rows.Rows))
 		for i, row := range rows.Rows {
 			places[i] = v.Data[uint64(row)*c.RowBytes:][:c.RowBytes]

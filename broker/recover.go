@@ -249,7 +249,21 @@ func (b *Broker) tellRecovery() {
 		numbers["rolled_forward"] = 1
 	}
 	b.health(control.LevelInfo, HealthRecovered, fmt.Sprintf("the broker was restarted and recovered generation %d at epoch %d; what was not sealed is gone", b.generation.Number, r.Epoch), numbers)
+	if n := len(r.Lost); n > 0 {
+		text := fmt.Sprintf("device memory went with the broker that was before: %d attributes there begin without rows, and their write floors stay: %s", n, shortList(r.Lost))
+		b.config.Log.Warn(text)
+		b.health(control.LevelWarning, control.HealthGPUEmptied, text, map[string]control.Number{"attributes": control.Number(n)})
+	}
 	b.recovered = nil
+}
+
+// shortList names the first few.
+func shortList(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 // takeBack takes a client up again that an earlier life of this broker had attached

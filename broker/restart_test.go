@@ -146,7 +146,7 @@ func TestRestart(t *testing.T) {
 		return n
 	}
 	explained := func() (text string) {
-		b.do(func() { text = b.memory.Explain() })
+		b.do(func() { text = b.memory.Explain(nil) })
 		return text
 	}
 	before := free()

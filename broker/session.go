@@ -224,6 +224,9 @@ func (b *Broker) sendHello(c *client, features uint64, reattached bool) error {
 	reply := protocol.HelloReply{Header: header(protocol.MessageHelloReply), Features: features & storeFeatures, Incarnation: c.incarnation,
 		Generation: b.generation.Number, BrokerIncarnation: b.incarnation, ChannelBytes: c.layout.TotalBytes,
 		DirectoryBytes: protocol.DirectoryBytes, DoorbellBytes: protocol.DoorbellBytes, RingGeneration: c.ringGeneration}
+	if reply.DeviceCount = uint32(len(b.devices.all())); reply.DeviceCount > 0 {
+		reply.Features |= features & protocol.FeatureDevice
+	}
 	if reattached {
 		reply.Reattached = 1
 	}
@@ -233,13 +236,14 @@ func (b *Broker) sendHello(c *client, features uint64, reattached bool) error {
 
 // answer serves one message of an attached client; an error ends the session.
 func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
+	if head, ok := decode[protocol.MessageHeader](msg, 0); ok && head.Magic == protocol.MagicMessage && head.Type == protocol.MessageDeviceRequest {
+		return b.answerDevice(c, msg)
+	}
 	request, ok := decode[protocol.SegmentRequest](msg, 0)
 	h := request.Header
 	switch {
 	case !ok || h.Magic != protocol.MagicMessage || int(h.SizeBytes) != len(msg) || len(msg) != len(encode(&request)):
 		return protocol.Errorf(protocol.StatusSessionEnded, "malformed message: %d bytes, magic %#x, size %d; expected a SegmentRequest of %d bytes", len(msg), h.Magic, h.SizeBytes, len(encode(&request)))
-	case h.Type == protocol.MessageDeviceRequest:
-		return protocol.Errorf(protocol.StatusSessionEnded, "device memory is not part of this version")
 	case h.Type != protocol.MessageSegmentRequest:
 		return protocol.Errorf(protocol.StatusSessionEnded, "malformed message: type %d, expected %d", h.Type, protocol.MessageSegmentRequest)
 	}
@@ -249,6 +253,9 @@ func (b *Broker) answer(c *client, msg []byte) *protocol.Error {
 	var failure error
 	running := b.do(func() {
 		seg, object := b.memory.Segment(request.Segment), b.objects[request.Segment]
+		if a := b.arenas[request.Segment]; a != nil && seg != nil { // it is imported, not mapped (rule C1)
+			reply.Status, reply.SizeBytes, reply.OwnerIncarnation, reply.Sort = uint32(protocol.StatusNotSupported), a.bytes, seg.Owner, seg.Sort
+		}
 		if seg == nil || object == nil {
 			return
 		}
@@ -298,8 +305,8 @@ func (b *Broker) sendTo(c *client, msg []byte, fds ...int) *protocol.Error {
 }
 
 // awaitDeath looks for the proof that a client's process is gone, or that it closed
-// without any view left; then its pins and memory go (rules I2, I3). It ends when a
-// client that was found comes back.
+// without any view left; then its pins and memory go (rules I2, I3). What it had on a
+// device waits for its process (rule B4). It ends when a client that was found comes back.
 func (b *Broker) awaitDeath(c *client, back <-chan struct{}) {
 	for {
 		free, err := c.object.Unused()
@@ -307,8 +314,11 @@ func (b *Broker) awaitDeath(c *client, back <-chan struct{}) {
 			b.config.Log.Error("looking at a client's lock", "client", c.name, "error", err)
 		}
 		if free {
-			b.do(func() { b.bury(c) })
-			return
+			buried := false
+			if !b.do(func() { buried = b.bury(c) }) || buried {
+				b.awaitExit(c)
+				return
+			}
 		}
 		select {
 		case <-b.ctx.Done():
@@ -317,6 +327,23 @@ func (b *Broker) awaitDeath(c *client, back <-chan struct{}) {
 			return
 		case <-time.After(deathLook):
 		}
+	}
+}
+
+// awaitExit waits for the end of a process that may have events open, after its client was
+// forgotten: an event that is out of use is destroyed only then.
+func (b *Broker) awaitExit(c *client) {
+	for c.lingers {
+		select {
+		case <-b.ctx.Done():
+		case <-time.After(deathLook):
+			if !c.exited() {
+				continue
+			}
+			b.do(func() { b.closeEvents(c) })
+		}
+		c.lingers = false
+		_ = c.process.Close()
 	}
 }
 

@@ -72,14 +72,15 @@ type DType struct {
 	Name  string `json:"name"`
 }
 
-// Device is where a block lies. IPC handles are never announced: they travel over the attach socket only.
+// Device is where a block lies. IPC handles are never announced: they travel over the attach socket only (rule C2). Of an
+// attribute only Type, ID and UUID are told; of a group also where its rows are to be put, once it is claimed.
 type Device struct {
-	Type       int32  `json:"type"` // DLPack device type: 1 CPU, 2 CUDA
-	ID         int32  `json:"id"`
-	UUID       string `json:"uuid,omitempty"`
-	Arena      uint32 `json:"arena,omitempty"`
-	Generation uint64 `json:"arena_generation,string,omitempty"`
-	Event      uint32 `json:"event,omitempty"` // index in the pool of interprocess events
+	Type       int32   `json:"type"`           // DLPack device type: 1 CPU, 2 CUDA
+	ID         int32   `json:"id"`             // the broker's index of the device; clients find theirs by UUID
+	UUID       string  `json:"uuid,omitempty"` // as NVIDIA's tools write it, "GPU-…"; absent while it is not served
+	Arena      uint32  `json:"arena,omitempty"`
+	Generation uint64  `json:"arena_generation,string,omitempty"`
+	Event      *uint32 `json:"event,omitempty"` // index of the group's interprocess event (rule C3)
 }
 
 // Block is where a group's bytes are. A co-producer gets the segment's descriptor only with its claim.

@@ -104,6 +104,7 @@ type Description struct {
 	AttributeCount int               `json:"attribute_count"`
 	ClientCount    int               `json:"client_count"`
 	Memory         MemoryDescription `json:"memory"`
+	GPU            GPUDescription    `json:"gpu"`
 	Limits         map[string]Number `json:"limits"`
 	Counters       map[string]Number `json:"counters"`
 }
@@ -156,6 +157,8 @@ type MemoryDescription struct {
 	Pinned      uint64 `json:"pinned,string"`       // of Held, in older versions that only readers keep
 	Recycled    uint64 `json:"recycled,string"`     // of Held, kept for the next versions; given up when memory is short
 	Waiting     uint64 `json:"waiting,string"`      // of Held, in what waits for its seal
+	Mirrors     uint64 `json:"mirrors,string"`      // of Held, copies of versions that lie in other memory (rule C5)
+	Open        uint64 `json:"open,string"`         // of Held, on a device: out of service and still open in clients (rule C6)
 	Directory   uint64 `json:"directory,string"`    // of Held, for attributes, strings and layouts
 	LargestFree uint64 `json:"largest_free,string"` // the largest block that fits without a new segment
 }

@@ -94,7 +94,7 @@ func (l *Layout) CheckEntry(e *protocol.SubmissionEntry) error {
 }
 
 // opcodeLast is the highest opcode of this version.
-const opcodeLast = protocol.OpQueryAttributes
+const opcodeLast = protocol.OpMirror
 
 // checkRoom checks [offset, offset+size) against an area. The subtraction comes
 // after the first comparison, so that no sum can wrap.

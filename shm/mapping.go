@@ -51,6 +51,19 @@ func Map(f *os.File, size uint64, writable bool) (*Mapping, error) {
 	return &Mapping{mem: mem, writable: writable}, nil
 }
 
+// Reserve gives size bytes of address space without memory: every access faults. It stands
+// for device memory, of which one may count and cut here what lies elsewhere.
+func Reserve(size uint64) (*Mapping, error) {
+	if size == 0 || size > math.MaxInt64 {
+		return nil, fmt.Errorf("reserving %d bytes of address space: expected 1 to %d", size, int64(math.MaxInt64))
+	}
+	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("reserving %d bytes of address space: %w", size, err)
+	}
+	return &Mapping{mem: mem}, nil
+}
+
 // Bytes gives the mapped bytes; nil after Close. The slice is the mapping, not a copy.
 func (m *Mapping) Bytes() []byte {
 	m.mu.Lock()

@@ -99,6 +99,20 @@ func TestMapRefusesAFileShorterThanAsked(t *testing.T) {
 	require.Error(t, err)
 }
 
+// Reserved addresses stand for memory that the host cannot reach: a stray access is noticed at once.
+func TestReservedAddressesFaultAndGoBack(t *testing.T) {
+	m, err := Reserve(1 << 40) // more than any machine has
+	require.NoError(t, err)
+	b := m.Bytes()
+	require.Len(t, b, 1<<40)
+	require.ErrorIs(t, Guard(func() { b[1<<39] = 1 }), ErrFault)
+	require.ErrorIs(t, Guard(func() { _ = append([]byte(nil), b[4096:8192]...) }), ErrFault)
+	require.NoError(t, m.Close())
+	require.Nil(t, m.Bytes())
+	_, err = Reserve(0)
+	require.Error(t, err)
+}
+
 func TestMappingCloseTwiceAndUseAfterwards(t *testing.T) {
 	m, err := anyObject(t, 8192).Map(true)
 	require.NoError(t, err)

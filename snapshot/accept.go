@@ -38,7 +38,7 @@ func (s *Store) accept(ordinal uint64, seal bool) (Outcome, *Job, error) {
 			return Outcome{}, nil, err
 		}
 	}
-	if copied > s.config.CopyInlineBytes {
+	if copied > s.config.CopyInlineBytes || anyOnDevice(s.incoming) {
 		return Outcome{}, s.filling(slices.Clone(s.incoming), ordinal, copied), nil
 	}
 	s.copyIncoming(s.incoming)
@@ -128,6 +128,7 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 	s.incoming = s.incoming[:0]
 	for i := range all {
 		w := &all[i]
+		w.await()
 		if w.capture == nil {
 			continue
 		}
@@ -138,12 +139,24 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 		w.capture.filling, w.standing, w.instead = true, true, nil // a copy that fails must leave what was there
 		w.stand(s)
 	}
+	var failed error
+	abort := func() {
+		for i := range all {
+			all[i].drop(s)
+		}
+	}
 	return &Job{
-		Bytes: copied,
+		Bytes:  copied,
+		Device: anyOnDevice(all),
 		Run: func() {
+			if failed = arrive(all); failed != nil {
+				return
+			}
 			for i := range all {
 				if k := all[i].capture; k != nil {
-					all[i].copy()
+					if failed = all[i].fill(); failed != nil {
+						return
+					}
 					if all[i].first {
 						k.rows = firstRows(k.prims)
 					}
@@ -151,7 +164,12 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 			}
 		},
 		Finish: func() (Outcome, error) {
+			if failed != nil {
+				abort()
+				return Outcome{}, failed
+			}
 			for i := range all {
+				all[i].land(s)
 				if w := &all[i]; w.capture != nil {
 					if w.first && w.capture.rows == nil { // a prim came twice
 						w.flags = 0
@@ -162,11 +180,7 @@ func (s *Store) filling(all []incoming, ordinal, copied uint64) *Job {
 			}
 			return s.accepted(all, ordinal), nil
 		},
-		Abort: func() {
-			for i := range all {
-				all[i].drop(s)
-			}
-		},
+		Abort: abort,
 	}
 }
 
@@ -194,6 +208,7 @@ func (s *Store) dropIncoming() {
 }
 
 func (w *incoming) drop(s *Store) {
+	w.land(s)
 	s.memory.Drop(w.source)
 	w.source = nil
 	if w.capture != nil {

@@ -53,10 +53,11 @@ func (s *Store) CatchUp() (worked bool) {
 }
 
 // catchUpSpare copies a piece of what the spare that takeSpare would give lacks, and
-// tells how many bytes of rows these were, and what it cost. lags: there may be more.
+// tells how many bytes of rows these were, and what it cost. lags: there may be more. On a
+// device the loop copies nothing.
 func (c *column) catchUpSpare(limit, budget uint64) (copied, cost uint64, lags bool) {
 	v, x := c.latest(), c.newestSpare()
-	if v == nil || x == nil || x.sequence == v.sequence || v.block.arena.Sort != protocol.SegmentBroker || fault.On(fault.DirtyRangeLost) {
+	if v == nil || x == nil || c.onDevice() || x.sequence == v.sequence || v.block.arena.Sort != protocol.SegmentBroker || fault.On(fault.DirtyRangeLost) {
 		return 0, 0, false
 	}
 	all := v.rows * c.rowBytes

@@ -19,7 +19,8 @@ type column struct {
 	nameID    uint64
 	attribute *attribute // nil for the floors
 	schema    protocol.Schema
-	rowBytes  uint64 // of an array column: of a RowRef
+	rowBytes  uint64  // of an array column: of a RowRef
+	device    *Device // where the rows lie; nil: on the host, or on a device that is not there in this life
 	retain    int
 	handoff   uint32
 	entry     *protocol.AttributeEntry
@@ -29,6 +30,8 @@ type column struct {
 	freeSlots []int      // places in slots, ready for the next version
 	versions  []*version // not yet reclaimed, oldest first; the last one is published
 	excess    bool       // in Store.excess
+	lost      bool       // its rows went with another life, which no epoch has shown yet
+	hard      bool       // what only retention keeps may go as well
 	cache     *version   // a reclaimed one, for the next seal
 	layout    *layout    // of the last version; nil before the first
 
@@ -63,6 +66,7 @@ type version struct {
 	sequence     uint64 // counts the column's versions from 1
 	adopted      bool
 	data         []*dataBlock // of an array column: those that no newer version refers to
+	mirrors      []mirror
 }
 
 func (c *column) latest() *version {
@@ -103,6 +107,12 @@ func (s *Store) makeColumn(name string, schema protocol.Schema, rowBytes uint64,
 	c := &column{index: uint32(len(s.columns)), name: name, nameID: nameID, schema: schema, rowBytes: rowBytes, retain: int(retain), handoff: handoff}
 	if schema.Kind == protocol.KindArray {
 		c.ragged = &ragged{}
+	}
+	if c.onDevice() {
+		var err error
+		if c.device, err = s.device("device", schema.DeviceType, schema.DeviceID); err != nil {
+			return nil, err
+		}
 	}
 	raw, err := s.attributes.entry(uint64(c.index))
 	if err != nil {

@@ -24,7 +24,7 @@ type State struct {
 	DefaultFloor  uint64
 	Columns       []ColumnState
 	Counters      Counters
-	Usage         MemoryUse
+	Usage         StoreUse
 	UnsealedBytes uint64
 	Sessions      int
 	Strings       int

@@ -188,7 +188,7 @@ func (l *survey) attribute(a *attribute) surveyAttribute {
 
 func (l *survey) column(c *column) surveyColumn {
 	out := surveyColumn{rowBytes: c.rowBytes, array: c.ragged != nil}
-	if v := c.latest(); v != nil && v.layoutBlock != nil {
+	if v := c.latest(); v != nil && v.layoutBlock != nil && !v.gone() {
 		out.layout = slice[protocol.LayoutRow](v.layoutBlock.Bytes, sizeOf[protocol.LayoutHeader](), int(v.rows))
 		out.data = v.block.Bytes
 		l.hold(v.layoutBlock)

@@ -42,6 +42,8 @@ func (p *Predicate) test(schema *tensor.Schema, t *stringTable) (func(row []byte
 	one := schema.Kind == tensor.Fixed && schema.DType.Lanes == 1 && elements == 1
 	d := schema.DType
 	switch {
+	case schema.Device.Type == tensor.DeviceCUDA:
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "%s on attribute %q is not supported: its values lie on %s, where no filter looks; HAS works there", operatorNames[p.Operator], p.Name, schema.Device)
 	case p.Operator == protocol.FilterContains && tokens:
 		return func(row []byte) bool {
 			for ; len(row) >= 8; row = row[8:] {

@@ -14,6 +14,7 @@ import (
 // copy may run anywhere, commit cannot fail; drop undoes plan and lease.
 type fold struct {
 	column   *column // nil until it is made
+	device   *Device // where its rows lie; nil: on the host
 	rowBytes uint64
 	pending  int        // how many of the column's pending captures it takes
 	captures []*capture // those, and one that is written in the same step
@@ -67,6 +68,9 @@ func (f *fold) planFold() {
 		from = f.column.layout
 	}
 	f.plan.begin(from)
+	if f.lost() {
+		f.plan.compact = true // to no rows: the layout is a new one
+	}
 	f.steps, f.rows, f.places, f.whole, f.first, f.partial, f.fresh, f.publish = f.steps[:0], f.rows[:0], f.places[:0], -1, 0, false, false, false
 	f.lowest, f.highest = math.MaxUint64, 0
 	for i, k := range f.captures {
@@ -104,7 +108,7 @@ func (f *fold) planFold() {
 		}
 		f.publish = true
 	}
-	f.publish = f.publish || len(f.plan.deaths) > 0
+	f.publish = f.publish || len(f.plan.deaths) > 0 || f.lost()
 	if !f.partial && f.whole < 0 {
 		f.plan.empty()
 	}
@@ -126,6 +130,10 @@ func (f *fold) lease(s *Store, name string) error {
 	var last *version
 	if f.column != nil {
 		last, f.last = f.column.latest(), f.column.sequence()
+	}
+	if f.lost() {
+		last = nil
+		f.emptied(s)
 	}
 	if len(f.plan.buried) > 0 {
 		if err := s.reserveTombstones(f.column, len(f.plan.buried)); err != nil {
@@ -157,7 +165,7 @@ func (f *fold) lease(s *Store, name string) error {
 		}
 	}
 	if f.block == nil {
-		if f.block, err = s.data(need); err != nil {
+		if f.block, err = s.dataOn(f.device, need); err != nil {
 			return err
 		}
 	}
@@ -171,8 +179,11 @@ func (f *fold) lease(s *Store, name string) error {
 
 // mayExtend tells whether later captures can be applied in the capture's own block. A
 // producer's is never written to; and what lies in a producer's memory may turn out to
-// be gone, which must leave this block as it is.
+// be gone, or a device fail, which must leave this block as it is.
 func (f *fold) mayExtend(k *capture, need uint64) bool {
+	if f.device != nil {
+		return false
+	}
 	for _, later := range f.captures[f.whole+1:] {
 		if later.staged {
 			return false
@@ -190,8 +201,11 @@ func hold(b *Block) *Block {
 
 // leaseOrdinals takes the table of row ordinals, unless one ordinal is that of all.
 func (f *fold) leaseOrdinals(s *Store) (err error) {
+	if f.plan.total == 0 {
+		return nil
+	}
 	last := f.captures[len(f.captures)-1]
-	if f.plan.total == 0 || f.fresh && f.first == len(f.captures)-1 || f.whole == len(f.captures)-1 || f.whole >= 0 && !f.partial && f.captures[f.whole].ordinal == last.ordinal {
+	if f.fresh && f.first == len(f.captures)-1 || f.whole == len(f.captures)-1 || f.whole >= 0 && !f.partial && f.captures[f.whole].ordinal == last.ordinal {
 		return nil
 	}
 	need := f.plan.total * 8
@@ -276,9 +290,7 @@ func (f *fold) copy() {
 			}
 		}
 		if ordinals != nil && !fault.On(fault.RowOrdinalsStale) {
-			for _, row := range rows {
-				ordinals[row] = k.ordinal
-			}
+			setOrdinals(ordinals, rows, k.ordinal)
 		}
 	}
 }

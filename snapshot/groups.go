@@ -25,6 +25,7 @@ type lent struct {
 	claimant       any
 	session, index uint64
 	block          *Block
+	late           bool // work that was queued may still come: handing it back does not end that
 }
 
 // split makes groups of so many rows and leases their blocks. starts: of an array, where
@@ -185,7 +186,7 @@ func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error)
 func (s *Store) FindGroup(who any, id, index uint64) (*Session, error) {
 	m := s.sessions[id]
 	if m == nil || m.arena == nil {
-		s.dropLent(func(l *lent) bool { return l.claimant == who && l.session == id && l.index == index })
+		s.dropLent(func(l *lent) bool { return !l.late && l.claimant == who && l.session == id && l.index == index })
 		return s.FindSession(who, id)
 	}
 	if index >= uint64(len(m.groups)) {
@@ -260,7 +261,7 @@ func (s *Store) giveUpClaims(m *Session, who any) {
 // lend keeps a group's block for its claimant.
 func (s *Store) lend(m *Session, index uint64) {
 	g := &m.groups[index]
-	s.lent = append(s.lent, lent{g.claimant, m.ID, index, g.block})
+	s.lent = append(s.lent, lent{claimant: g.claimant, session: m.ID, index: index, block: g.block})
 	g.block = nil
 }
 

@@ -37,7 +37,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 		return w.leaseRagged(s, seal, handoff)
 	}
 	whole := p.staged != nil && p.session == nil && k.from == nil && w.coversAll()
-	if p.staged != nil && handoff == protocol.HandoffAdopt {
+	if p.staged != nil && handoff == protocol.HandoffAdopt && p.staged.device() == w.device {
 		if p.adopt {
 			k.block, k.staged = p.staged.Hold(), true
 			k.bytes = p.bytes[:w.rowBytes*p.rows]
@@ -59,7 +59,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 		return err
 	}
 	room := size
-	if w.column != nil && p.staged == nil && k.from == nil && !k.insert && !seal && !alone && w.instead == nil {
+	if w.column != nil && w.device == nil && p.staged == nil && k.from == nil && !k.insert && !seal && !alone && w.instead == nil {
 		if tail := w.column.tail(k.ordinal, size); tail != nil {
 			if uint64(len(tail.block.Bytes)) >= uint64(len(tail.bytes))+size {
 				w.tail, w.copied = tail, size
@@ -73,7 +73,7 @@ func (w *incoming) lease(s *Store, seal bool) error {
 	if err := w.charge(s, room, seal); err != nil {
 		return err
 	}
-	if k.block, err = s.data(room); err != nil {
+	if k.block, err = s.dataOn(w.device, room); err != nil {
 		return err
 	}
 	s.unsealedBytes += k.block.Ref.LengthBytes - k.charged
@@ -175,7 +175,7 @@ func (w *incoming) copy() {
 	}
 }
 
-// copied ends the copy: rows lie as prims say.
+// settle ends the copy: rows lie as prims say.
 func (w *incoming) settle(s *Store) {
 	if w.payload.selection.Mask != nil && w.copied > 0 {
 		w.capture.from = nil

@@ -72,6 +72,7 @@ func (s *Store) publish(z *sealing) {
 		f.end(s)
 	}
 	z.folds = z.folds[:0]
+	s.found()
 	f := s.columns[protocol.FloorColumn]
 	store64(&f.entry.LatestSlot, uint64(f.latest().slot))
 	s.noteExcess(f)
@@ -128,9 +129,9 @@ func (s *Store) fill(c *column, v *version, flags uint32, lengthBytes, stampNs u
 	}
 	store64(&shared.RowOrdinals.Segment, ordinals.Segment)
 	store64(&shared.RowOrdinals.OffsetBytes, ordinals.OffsetBytes)
-	store64(&shared.ArenaGeneration, 0)
+	store64(&shared.ArenaGeneration, v.block.life())
 	store32(&shared.Flags, flags)
-	store32(&shared.DeviceNumber, 0)
+	store32(&shared.DeviceNumber, v.block.device().number())
 	store64(&shared.StampNs, stampNs)
 	store64(&shared.Birth, v.birth)
 	s.records.set(c.slots[v.slot].record, v.record(c))

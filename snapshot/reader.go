@@ -78,6 +78,9 @@ func (r *Reader) Generation() uint64 { return r.root.Header.Generation }
 // BrokerIncarnation is the life of the broker that serves the stage, or did last.
 func (r *Reader) BrokerIncarnation() uint64 { return atomic.LoadUint64(&r.root.BrokerIncarnation) }
 
+// StartedNs tells lives of the broker apart as arenas of device memory do (rule B3).
+func (r *Reader) StartedNs() uint64 { return atomic.LoadUint64(&r.root.StartedNs) }
+
 // Epoch is the newest published epoch; 0 before the first seal.
 func (r *Reader) Epoch() uint64 { return atomic.LoadUint64(&r.root.Epoch) }
 
@@ -92,7 +95,7 @@ func (r *Reader) PinnedBytesMax() uint64 { return r.root.PinnedBytesMax }
 // recovery records in it mean nothing outside the mapping.
 func (r *Reader) Directory() protocol.DirectoryHeader {
 	d := protocol.DirectoryHeader{
-		BrokerIncarnation: r.root.BrokerIncarnation, StartedNs: r.root.StartedNs, PinnedBytesMax: r.root.PinnedBytesMax,
+		BrokerIncarnation: r.root.BrokerIncarnation, StartedNs: r.StartedNs(), PinnedBytesMax: r.root.PinnedBytesMax,
 		MemoryBytesMax: r.root.MemoryBytesMax, UnsealedBytesMax: r.root.UnsealedBytesMax, IdentityTag: r.root.IdentityTag,
 		RetainDefault: r.root.RetainDefault, HandoffDefaultMode: r.root.HandoffDefaultMode,
 		AttributeCount: atomic.LoadUint32(&r.root.AttributeCount), RetiredCount: r.RetiredCount(),

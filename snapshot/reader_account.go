@@ -115,7 +115,7 @@ func (a *accounts) count(r *Reader, p *Pinned, v *Version) error {
 	}
 	h := a.held[key]
 	if h.pins == 0 {
-		h.bytes, h.data = uint64(len(v.Data)), 0
+		h.bytes, h.data = v.Block.LengthBytes, 0
 		if limit := r.root.PinnedBytesMax; limit != 0 && a.bytes+h.bytes > limit {
 			return a.limit(v, h.bytes, limit)
 		}

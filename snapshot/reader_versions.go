@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"callboard/protocol"
+	"callboard/tensor"
 )
 
 // Version is one version of a column as a reader found it. Data is valid as long
@@ -14,9 +15,17 @@ type Version struct {
 	// Birth is the epoch that published it.
 	Birth uint64
 	// Data holds Rows rows of Column.RowBytes bytes, read-only. Those of an array column
-	// say where the elements lie: Pinned.Ragged follows them.
+	// say where the elements lie: Pinned.Ragged follows them. It is nil where the rows lie
+	// on a device.
 	Data []byte
 	Rows uint64
+	// Block is where the rows lie; none are nowhere. Its segment is one of the device's where DeviceNumber,
+	// 1 + the broker's index of the device, is not 0 (rule C1).
+	Block        protocol.BlockRef
+	DeviceNumber uint32
+	// Void: they lay on a device of a broker that has ended since, and are gone (rule B3).
+	// A newer epoch shows the attribute without them.
+	Void bool
 	// OrdinalLowest and OrdinalHighest bound the ordinals written in it.
 	OrdinalLowest, OrdinalHighest uint64
 	// LayoutGeneration changes exactly when membership or the row map changes.
@@ -42,6 +51,8 @@ type slotCopy struct {
 	layout   protocol.Ref
 	ordinals protocol.Ref
 	flags    uint32
+	device   uint32
+	life     uint64
 	stampNs  uint64
 	accepted bool
 }
@@ -69,6 +80,7 @@ func lookAny(s *protocol.VersionSlot, epoch uint64) (c slotCopy) {
 	c.layout = protocol.Ref{Segment: atomic.LoadUint64(&s.Layout.Segment), OffsetBytes: atomic.LoadUint64(&s.Layout.OffsetBytes)}
 	c.ordinals = protocol.Ref{Segment: atomic.LoadUint64(&s.RowOrdinals.Segment), OffsetBytes: atomic.LoadUint64(&s.RowOrdinals.OffsetBytes)}
 	c.flags = atomic.LoadUint32(&s.Flags)
+	c.device, c.life = atomic.LoadUint32(&s.DeviceNumber), atomic.LoadUint64(&s.ArenaGeneration)
 	c.stampNs = atomic.LoadUint64(&s.StampNs)
 	c.accepted = atomic.LoadUint64(&s.Birth) == c.birth
 	return c
@@ -126,6 +138,30 @@ func (r *Reader) version(c *Column, s *slotCopy) (Version, error) {
 			return v, err
 		}
 	}
+	v.Block = protocol.BlockRef{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes, LengthBytes: size}
+	if s.device != 0 {
+		return v, r.onDevice(&v, s)
+	}
 	v.Data, err = r.block(protocol.Ref{Segment: s.block.Segment, OffsetBytes: s.block.OffsetBytes}, size, "a version's block")
 	return v, err
+}
+
+// onDevice checks a place of a device's memory against the directory's entry of the segment,
+// which whoever imports it compares with what the broker says.
+func (r *Reader) onDevice(v *Version, s *slotCopy) error {
+	if device := v.Column.Schema.Device; device.Type != tensor.DeviceCUDA || device.ID != s.device-1 {
+		return corrupt("attribute %q lies on %s, its version of epoch %d on device number %d", v.Column.Name, device, v.Birth, s.device)
+	}
+	v.DeviceNumber = s.device
+	if v.Void = s.life != atomic.LoadUint64(&r.root.StartedNs); v.Void {
+		return nil
+	}
+	e, ok, err := r.Segment(v.Block.Segment)
+	if err != nil || !ok { // its entry may wait for a page
+		return err
+	}
+	if b := &v.Block; e.Sort&protocol.SegmentOnDevice == 0 || b.OffsetBytes > e.SizeBytes || b.LengthBytes > e.SizeBytes-b.OffsetBytes {
+		return corrupt("attribute %q: %d bytes at offset %d of a device do not fit segment %d of %d bytes and sort %#x", v.Column.Name, b.LengthBytes, b.OffsetBytes, b.Segment, e.SizeBytes, e.Sort)
+	}
+	return nil
 }

@@ -15,7 +15,7 @@ type victim struct {
 
 // noteExcess remembers a column that has versions beyond its retention.
 func (s *Store) noteExcess(c *column) {
-	if len(c.versions) > c.retain && !c.excess {
+	if !c.excess && (len(c.versions) > c.retain || c.gone() > 0) {
 		c.excess = true
 		s.excess = append(s.excess, c)
 	}
@@ -34,11 +34,11 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 	s.scanPins()
 	for _, c := range s.excess {
 		keep := c.retain
-		if hard || fault.On(fault.RetainOneLess) {
+		if hard && c.hard || fault.On(fault.RetainOneLess) {
 			keep = 1
 		}
 		horizon := c.entry.Horizon
-		for _, v := range c.versions[:max(0, len(c.versions)-keep)] {
+		for _, v := range c.versions[:max(0, len(c.versions)-keep, c.gone())] {
 			if v.death > s.epoch {
 				break // only the newest lives; what is being replaced is not dead yet
 			}
@@ -65,25 +65,34 @@ func (s *Store) reclaim(hard bool) (freed bool) {
 		}
 	}
 	s.excess = slices.DeleteFunc(s.excess, func(c *column) bool {
-		c.excess = len(c.versions) > c.retain
+		c.excess, c.hard = len(c.versions) > c.retain || c.gone() > 0, false
 		return !c.excess
 	})
 	return freed
 }
 
-// reclaimUnderPressure gives up spare blocks, then retained states, before memory is
-// refused (rule V7).
-func (s *Store) reclaimUnderPressure() bool {
-	if s.dropSpares() {
+// reclaimUnderPressure gives up spare blocks, then retained states, before memory of a
+// device, or with nil of the host, is refused (rule V7).
+func (s *Store) reclaimUnderPressure(d *Device) bool {
+	if s.dropSpares(d) {
 		return true
 	}
 	for _, c := range s.columns {
-		if len(c.versions) > 1 && !c.excess {
+		c.hard = c.uses(d)
+		if c.hard && len(c.versions) > 1 && !c.excess {
 			c.excess = true
 			s.excess = append(s.excess, c)
 		}
 	}
 	return s.reclaim(true)
+}
+
+// uses tells whether rows of the column lie on a device, or with nil on the host.
+func (c *column) uses(d *Device) bool {
+	if c.device == d {
+		return true
+	}
+	return slices.ContainsFunc(c.versions, func(v *version) bool { return v.mirror(d.number()) != nil })
 }
 
 func (s *Store) scanPins() {
@@ -117,6 +126,7 @@ func (s *Store) free(c *column, v *version) {
 		s.memory.Drop(v.ordinals)
 	}
 	s.memory.Drop(v.layoutBlock)
+	s.dropMirrors(v)
 	for n, b := range v.data {
 		c.handDown(s, b, v.sequence)
 		v.data[n] = nil

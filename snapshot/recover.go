@@ -19,6 +19,9 @@ type Recovered struct {
 	// them yet, or they hold nothing and have lost their headers. Nobody may read them any
 	// more; whoever made them removes them.
 	Unused []*Segment
+	// Lost names the attributes whose rows lay in device memory, which went with the broker
+	// (rule B3). The next epoch, whatever it is of, shows them without prims.
+	Lost []string
 }
 
 // Recover makes a Store out of what another life of the broker left (rules B2, D9): the
@@ -51,9 +54,14 @@ func Recover(c Config, root []byte, memory *Memory, segments []*Segment) (*Recov
 }
 
 // PinsComplete says that every channel found after a recovery is known: from now on
-// versions are reclaimed, first of all those that nobody keeps any more.
+// versions are reclaimed, first of all those that nobody keeps any more. Attributes that
+// are lost are shown so, by an epoch, where there is memory for it at once.
 func (s *Store) PinsComplete() {
 	s.pinsUnknown = false
+	_ = s.ShowLost() // else the first seal does
+	for _, c := range s.columns {
+		s.closeGone(c)
+	}
 	s.reclaim(false)
 }
 
@@ -77,6 +85,9 @@ type recovery struct {
 	layouts map[*Block]*layout
 	edits   []edit
 	retired []*protocol.SegmentEntry // marked live, but the object is gone or is no segment
+	gone    *Arena                   // of versions that lay on devices
+	goneMax uint64                   // the highest segment that one of them names
+	lost    []string
 
 	retiredCount uint32
 }
@@ -146,7 +157,7 @@ func cString(b []byte) string {
 func (r *recovery) apply() *Recovered {
 	s, m := r.store, r.store.memory
 	out := &Recovered{Store: s, Arenas: map[uint64]*Arena{}, Epoch: r.epoch, RolledForward: r.epoch != r.root.Epoch,
-		Columns: len(s.columns) - 1, Unused: r.unused}
+		Columns: len(s.columns) - 1, Unused: r.unused, Lost: r.lost}
 	if out.RolledForward {
 		store64(&r.root.Epoch, r.epoch) // before anything else: rule B2
 	}
@@ -166,7 +177,7 @@ func (r *recovery) apply() *Recovered {
 	for _, seg := range r.unused {
 		m.nextID = max(m.nextID, seg.ID+1)
 	}
-	m.nextID = max(m.nextID, r.root.SegmentCount+1)
+	m.nextID = max(m.nextID, r.root.SegmentCount+1, r.goneMax+1)
 	s.begin()
 	s.epoch, s.pinsUnknown = r.epoch, true
 	// Handles of sessions of another life are none of this one.

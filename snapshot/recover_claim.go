@@ -181,11 +181,11 @@ func (r *recovery) readSegments(segments []*Segment) error {
 }
 
 func (r *recovery) readSegment(id uint64, e *protocol.SegmentEntry) error {
-	f := r.byID[id]
+	f, sort := r.byID[id], e.Sort&^protocol.SegmentOnDevice
 	switch {
 	case e.State == protocol.SegmentFree: // it is to be written
 		return nil
-	case e.State > protocol.SegmentRetired || e.Segment != id || e.Sort < protocol.SegmentBroker || e.Sort > protocol.SegmentShared:
+	case e.State > protocol.SegmentRetired || e.Segment != id || sort < protocol.SegmentBroker || sort > protocol.SegmentShared || sort != e.Sort && f != nil:
 		return corrupt("entry %d of its table of segments is of segment %d, state %d, sort %d", id, e.Segment, e.State, e.Sort)
 	case e.State == protocol.SegmentRetired:
 		r.retiredCount++

@@ -60,6 +60,7 @@ func (r *recovery) readColumn(index uint32, e *protocol.AttributeEntry) error {
 		}
 	} else {
 		c.name, _ = s.Text(e.NameID)
+		c.device = s.served(&e.Schema)
 		_, rowBytes, err := schemaOf(&e.Schema)
 		if !r.isString(e.NameID, protocol.StringToken) || checkReserved(c.name) != nil || err != nil || rowBytes != e.RowBytes {
 			return corrupt("column %d has name %#x (%q), %d bytes a row, and a schema for %d (%v)", index, e.NameID, c.name, e.RowBytes, rowBytes, err)
@@ -198,7 +199,11 @@ func (r *recovery) readVersion(c *column, i int, e *protocol.RecordEntry) (err e
 	}
 	v := &version{slot: i, birth: e.Birth, death: e.Death, rows: e.Rows, generation: e.LayoutGeneration, lowest: shared.OrdinalLowest, highest: shared.OrdinalHighest,
 		adopted: shared.Flags&protocol.VersionAdopted != 0}
-	v.block = claim(protocol.Ref{Segment: b.Segment, OffsetBytes: b.OffsetBytes}, e.Block.LengthBytes, rowSort)
+	if shared.DeviceNumber == 0 {
+		v.block = claim(protocol.Ref{Segment: b.Segment, OffsetBytes: b.OffsetBytes}, e.Block.LengthBytes, rowSort)
+	} else {
+		v.block, err = r.claimGone(what, c, e, lengthBytes)
+	}
 	if c.index != protocol.FloorColumn && err == nil {
 		var size uint64
 		if size, err = r.layoutSize(what, shared); err == nil {
@@ -264,7 +269,7 @@ func (r *recovery) finishColumns() error {
 			continue
 		}
 		r.edit(&c.entry.LatestSlot, uint64(v.slot))
-		if c.index != protocol.FloorColumn {
+		if c.index != protocol.FloorColumn && !r.loseColumn(c) {
 			if err := r.joinLayout(c, v); err != nil {
 				return err
 			}

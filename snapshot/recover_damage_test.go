@@ -161,7 +161,7 @@ func (h *history) recoverDamaged(root []byte, segments []*Segment, what string) 
 	for _, seg := range segments {
 		first = append(first, slices.Clone(seg.Bytes))
 	}
-	f := &fixture{t: h.t, root: root}
+	f := &fixture{t: h.t, root: root, fakes: h.fakes}
 	f.memory = NewMemory(h.memory.LimitBytes)
 	f.memory.Grow = func(r GrowRequest) { f.grown(r) }
 	config := h.store.config
@@ -189,10 +189,10 @@ func (h *history) recoverDamaged(root []byte, segments []*Segment, what string) 
 	}
 	for range 3 {
 		for _, name := range []string{"a", "g", "fresh"} {
-			t := Target{Query: queryOf(h.prims[:3]...), Name: name, Schema: historySchema(max(1, historyRowBytes[name])), Ordinal: ordinal}
+			t := Target{Query: queryOf(h.prims[:3]...), Name: name, Schema: historySchema(name, max(1, historyRowBytes[name])), Ordinal: ordinal}
 			var err error
 			if name == "g" {
-				t.Schema, t.ElementSizes = historySchema(-2), []uint64{1, 2, 3}
+				t.Schema, t.ElementSizes = historySchema(name, -2), []uint64{1, 2, 3}
 				_, _, err = f.store.Write(&t, make([]byte, 12), 3, tensor.Selection{Count: tensor.All}, false)
 			} else {
 				_, _, err = f.store.Write(&t, make([]byte, 3), 3, tensor.Selection{Count: tensor.All}, false)
@@ -209,6 +209,9 @@ func (h *history) recoverDamaged(root []byte, segments []*Segment, what string) 
 	again := &fixture{t: h.t, root: root, memory: NewMemory(h.memory.LimitBytes)}
 	var live []*Segment
 	for _, seg := range f.memory.segments {
+		if seg.Device != nil {
+			continue
+		}
 		live = append(live, &Segment{ID: seg.ID, Bytes: seg.Bytes})
 	}
 	_, err = Recover(config, root, again.memory, live)

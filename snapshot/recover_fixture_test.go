@@ -26,6 +26,9 @@ type pictureSegment struct {
 func (f *fixture) picture(before *picture) *picture {
 	p := &picture{root: slices.Clone(f.root)}
 	for id, seg := range f.memory.segments {
+		if seg.Device != nil {
+			continue // it goes with the broker (rule B3)
+		}
 		now := pictureSegment{id: id, mapped: seg.Bytes}
 		if before != nil {
 			for _, was := range before.segments {
@@ -88,6 +91,8 @@ func (h *history) recover(segments []*Segment) *Recovered {
 	h.memory.Grow, h.memory.Retired = old.Grow, old.Retired
 	config := h.store.config
 	config.Incarnation += 1<<32 + 1
+	h.fakes = h.fakes.again()
+	config.Devices = h.fakes.config()
 	r, err := Recover(config, h.root, h.memory, segments)
 	require.NoError(h.t, err)
 	h.store = r.Store
@@ -104,6 +109,11 @@ func (h *history) recover(segments []*Segment) *Recovered {
 		n := h.naive.columns[i]
 		require.Equal(h.t, []any{c.name, rowBytes, c.index}, []any{n.name, n.rowBytes, n.index})
 		n.retain = c.retain
+		require.Equal(h.t, c.lost, slices.Contains(h.store.lost, c))
+		if c.lost {
+			require.Contains(h.t, r.Lost, c.name)
+			n.lose()
+		}
 	}
 	h.naive.columns = h.naive.columns[:len(h.store.columns)-1]
 
@@ -131,7 +141,11 @@ func (h *history) recover(segments []*Segment) *Recovered {
 		return late
 	})
 	if h.lazy.IntN(2) == 0 {
-		h.store.PinsComplete()
+		h.step(h.store.PinsComplete)
+		if h.store.Epoch() > r.Epoch {
+			require.NotEmpty(h.t, r.Lost)
+			h.naive.publish(0, nil, h.naive.behindFloors())
+		}
 	}
 	return r
 }

@@ -103,7 +103,7 @@ func TestKilledWhileARingOfDeletesGrows(t *testing.T) {
 		forward := 0
 		for _, p := range all {
 			var scratch [][]byte
-			other := &history{fixture: &fixture{t: t, store: h.store, memory: h.memory}, prims: h.prims, pinned: &pinSet{}}
+			other := &history{fixture: &fixture{t: t, store: h.store, memory: h.memory, fakes: h.fakes}, prims: h.prims, pinned: &pinSet{}}
 			var segments []*Segment
 			other.root, segments = p.copies(&scratch)
 			other.lazy = rand.New(rand.NewPCG(1, 1))
@@ -156,7 +156,7 @@ func (h *history) killedRecovery(p *picture) (all []*picture) {
 // store, as a reader that comes then would.
 func (h *history) examine(p *picture, seed uint64) *Recovered {
 	root, segments := p.copies(&h.scratch)
-	other := &history{fixture: &fixture{t: h.t, root: root, store: h.store, memory: h.memory}, naive: h.naive, prims: h.prims, queries: h.queries, handoff: h.handoff,
+	other := &history{fixture: &fixture{t: h.t, root: root, store: h.store, memory: h.memory, fakes: h.fakes}, naive: h.naive, prims: h.prims, queries: h.queries, handoff: h.handoff,
 		random: rand.New(rand.NewPCG(seed, 3)), lazy: rand.New(rand.NewPCG(seed, 4)), stamp: h.stamp, pinned: &pinSet{}}
 	for _, c := range h.clients {
 		mine := &historyClient{incarnation: c.incarnation, arena: c.arena}
@@ -165,7 +165,11 @@ func (h *history) examine(p *picture, seed uint64) *Recovered {
 	}
 	other.memory = NewMemory(h.memory.LimitBytes)
 	other.memory.Grow = func(r GrowRequest) { other.grown(r) }
-	other.memory.Retired = func(*Segment) {}
+	other.memory.Retired = func(seg *Segment) {
+		if seg.Device != nil {
+			other.memory.Freed(seg)
+		}
+	}
 	r := other.recover(segments)
 	other.attachReader()
 	other.check()

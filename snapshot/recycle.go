@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"callboard/fault"
-	"callboard/protocol"
 	"callboard/tensor"
 )
 
@@ -68,7 +67,7 @@ type spare struct {
 // keepSpare takes a reclaimed version's storage over, if it is the stage's own and
 // nobody else refers to it.
 func (c *column) keepSpare(s *Store, v *version) bool {
-	if v.block.arena.Sort != protocol.SegmentBroker || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
+	if !v.block.arena.own() || v.block.device() != c.device || v.block.refs != 1 || len(c.spares) >= sparesMax || v.sequence == 0 || c.latest().sequence-v.sequence > logVersions {
 		return false
 	}
 	x := spare{block: v.block, sequence: v.sequence}
@@ -119,9 +118,13 @@ func (x *spare) drop(s *Store) {
 	*x = spare{}
 }
 
-// dropSpares gives up what columns keep for their next versions.
-func (s *Store) dropSpares() (dropped bool) {
+// dropSpares gives up what columns of a device, or with nil of the host, keep for their
+// next versions.
+func (s *Store) dropSpares(d *Device) (dropped bool) {
 	for _, c := range s.columns {
+		if c.device != d {
+			continue
+		}
 		for i := range c.spares {
 			c.spares[i].drop(s)
 			dropped = true

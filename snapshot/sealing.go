@@ -17,6 +17,8 @@ type sealing struct {
 	folds          []fold     // of columns that have something to publish
 	incoming       []incoming // written in the same step
 	copied         uint64
+	device         bool  // some of it by a device, or after it
+	failed         error // what a device met
 	promisedNames  int
 }
 
@@ -124,7 +126,7 @@ func (z *sealing) begin() (Outcome, *Job, error) {
 		z.drop()
 		return Outcome{}, nil, err
 	}
-	if z.copied > s.config.CopyInlineBytes {
+	if z.copied > s.config.CopyInlineBytes || z.device {
 		return Outcome{}, z.job(), nil
 	}
 	done := false
@@ -141,6 +143,9 @@ func (z *sealing) begin() (Outcome, *Job, error) {
 // plan finds the captures that the seal covers, and their rows.
 func (z *sealing) plan() error {
 	s := z.store
+	if len(s.lost) > 0 && len(s.active) > 0 {
+		return ErrRetry // that one shows what is lost
+	}
 	for _, c := range s.columns[1:] {
 		n := 0
 		if len(c.pending) > 0 && z.covers(c.nameID) {
@@ -160,7 +165,7 @@ func (z *sealing) plan() error {
 				more = z.incoming[i].capture
 			}
 		}
-		if n > 0 || more != nil {
+		if n > 0 || more != nil || c.lost {
 			f := z.fold(c, c.rowBytes, n)
 			f.captures = append(f.captures, c.pending[:n]...)
 			if more != nil {
@@ -171,6 +176,7 @@ func (z *sealing) plan() error {
 	for i := range z.incoming {
 		if w := &z.incoming[i]; w.column == nil && w.capture != nil {
 			f := z.fold(nil, w.rowBytes, 0)
+			f.device = w.device
 			f.captures = append(f.captures, w.capture)
 		}
 	}
@@ -185,6 +191,9 @@ func (z *sealing) fold(c *column, rowBytes uint64, pending int) *fold {
 	}
 	f := &z.folds[len(z.folds)-1]
 	f.column, f.rowBytes, f.pending = c, rowBytes, pending
+	if c != nil {
+		f.device = c.device
+	}
 	return f
 }
 
@@ -201,6 +210,7 @@ func (z *sealing) lease() error {
 			made++
 		}
 	}
+	z.device = anyOnDevice(z.incoming)
 	for i := range z.folds {
 		f := &z.folds[i]
 		f.planFold()
@@ -208,6 +218,7 @@ func (z *sealing) lease() error {
 			return err
 		}
 		z.copied += f.cost()
+		z.device = z.device || f.device != nil && f.copied > 0
 	}
 	z.promisedNames = len(z.ids)
 	if z.scope == protocol.ScopeAll {
@@ -239,17 +250,28 @@ func (z *sealing) nameOf(f *fold) string {
 	return z.incoming[0].name
 }
 
+// copy makes all copies; z.failed tells what a device met.
 func (z *sealing) copy() {
+	if z.failed = arrive(z.incoming); z.failed != nil {
+		return
+	}
 	for i := range z.incoming {
 		if z.incoming[i].capture != nil {
-			z.incoming[i].copy()
+			if z.failed = z.incoming[i].fill(); z.failed != nil {
+				return
+			}
 			if z.incoming[i].payload.selection.Mask != nil && z.incoming[i].copied > 0 {
 				z.incoming[i].capture.from = nil // its rows lie as they are selected
 			}
 		}
 	}
 	for i := range z.folds {
-		z.folds[i].copy()
+		if f := &z.folds[i]; f.device == nil {
+			f.copy()
+		} else if z.failed = f.copyOnDevice(); z.failed != nil {
+			z.failed = named(z.nameOf(f), z.failed)
+			return
+		}
 		step()
 	}
 }
@@ -260,7 +282,9 @@ func (z *sealing) job() *Job {
 	s := z.store
 	s.active = append(s.active, z)
 	for i := range z.incoming { // what is accepted meanwhile must see it
-		if w := &z.incoming[i]; w.capture != nil {
+		w := &z.incoming[i]
+		w.await()
+		if w.capture != nil {
 			w.column.insertCapture(w.capture)
 			w.noteInsert(s)
 			w.standing = true
@@ -278,11 +302,20 @@ func (z *sealing) job() *Job {
 		s.floors.names -= z.promisedNames
 		s.active = slices.DeleteFunc(s.active, func(y *sealing) bool { return y == z })
 	}
+	abort := func() { end(); z.drop(); s.deletes.unmeet() }
 	return &Job{
 		Bytes:  z.copied,
+		Device: z.device,
 		Run:    z.copy,
-		Finish: func() (Outcome, error) { end(); return z.commit(), nil },
-		Abort:  func() { end(); z.drop(); s.deletes.unmeet() },
+		Finish: func() (Outcome, error) {
+			if failed := z.failed; failed != nil {
+				abort()
+				return Outcome{}, failed
+			}
+			end()
+			return z.commit(), nil
+		},
+		Abort: abort,
 	}
 }
 
@@ -291,6 +324,7 @@ func (z *sealing) commit() Outcome {
 	s := z.store
 	for i := range z.incoming {
 		w := &z.incoming[i]
+		w.land(s)
 		s.memory.Drop(w.source)
 		w.source = nil
 		w.meetDeletes(s)
@@ -298,6 +332,7 @@ func (z *sealing) commit() Outcome {
 			w.capture = nil // its fold ends it
 		}
 	}
+	s.moveFrontiers()
 	z.raiseFloors()
 	s.publish(z)
 	s.forgetDeletes(z)

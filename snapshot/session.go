@@ -100,6 +100,10 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 	if starts != nil {
 		size = starts[rows]
 	}
+	staging, err := s.stagingOf(t, &r, groupRows != 0 && groupRows < rows)
+	if err != nil {
+		return nil, err
+	}
 	if init > protocol.InitCurrent {
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
 	}
@@ -113,7 +117,10 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 	} else {
 		m.groups, m.left = m.only[:], 1
 		m.only[0] = group{query: t.Query, rows: rows, starts: starts, claimant: owner, attempt: 1, gone: &m.gone}
-		m.only[0].block, err = s.memory.Alloc(arena, size)
+		if size == 0 {
+			staging = nil
+		}
+		m.only[0].block, err = s.memory.Alloc(s.memory.arenaOn(arena, staging), size)
 	}
 	return m, err
 }
@@ -134,7 +141,7 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 	var count uint64
 	var pieces []sealedRow
 	if c := s.columnOf(m); c != nil && m.init == protocol.InitCurrent && !fault.On(fault.InitCurrentZero) {
-		if from := c.latest(); from != nil && from.rows > 0 {
+		if from := c.latest(); from != nil && from.rows > 0 && !from.gone() {
 			found, _, _ := g.query.lookUp(c.layout)
 			if g.starts != nil {
 				pieces = s.sealedRows(g, c, found[:g.rows])
@@ -155,15 +162,22 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 		}
 	}
 	prims := g.query.prims[:g.rows]
+	device := deviceOf(dst, src)
+	var failed error
 	job := &Job{
-		Bytes: size,
+		Bytes:  size,
+		Device: device != nil,
 		Run: func() {
-			if m.init != protocol.InitNone {
-				clear(dst.Bytes[:size])
-			}
-			for i, row := range rows {
-				if uint64(row) < count {
-					copy(dst.Bytes[uint64(i)*m.row:][:m.row], src.Bytes[uint64(row)*m.row:])
+			if device != nil {
+				failed = m.fillByDevice(device, dst, src, size, rows, count)
+			} else {
+				if m.init != protocol.InitNone {
+					clear(dst.Bytes[:size])
+				}
+				for i, row := range rows {
+					if uint64(row) < count {
+						copy(dst.Bytes[uint64(i)*m.row:][:m.row], src.Bytes[uint64(row)*m.row:])
+					}
 				}
 			}
 			for i := range pieces {
@@ -173,13 +187,19 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 				m.putBehind(dst.Bytes, g, prims)
 			}
 		},
-		Finish: func() (Outcome, error) { end(); return Outcome{}, nil },
-		Abort:  end,
+		Finish: func() (Outcome, error) {
+			end()
+			if failed != nil {
+				s.endUnfilled(m, index, attempt)
+			}
+			return Outcome{}, failed
+		},
+		Abort: end,
 	}
 	if m.arena != nil {
 		job.Bytes += m.wordBytes(g)
 	}
-	if job.Bytes > s.config.CopyInlineBytes {
+	if job.Bytes > s.config.CopyInlineBytes || job.Device {
 		return job
 	}
 	defer end() // nothing is left behind when the client's memory is gone
@@ -216,6 +236,7 @@ func (m *Session) Group(index uint32) protocol.GroupDescriptor {
 	if g.block != nil && g.claimant != nil {
 		d.Block, d.LeaseBytes = g.block.Ref, g.block.Ref.LengthBytes
 		d.Block.LengthBytes = m.bytesOf(g, g.rows)
+		d.DeviceNumber, d.ArenaGeneration = g.block.device().number(), g.block.life()
 		if m.arena != nil {
 			d.PrimsOffsetBytes = m.primsOffset(g)
 		}
@@ -270,12 +291,24 @@ func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 // view of the block any more (rule M1). The lease ends whatever comes of it,
 // except for ErrRetry.
 func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
+	return s.UnmapAfter(nil, m, index, selection, adopt, seal)
+}
+
+// UnmapAfter is UnmapGroup of what is there when wait has returned (rule C3). wait is
+// called by the Job that there is then, before all else; it may block. Its error is that of
+// the operation, nothing of the group becomes visible, and the block stays with its
+// client until ReleaseLent: work of that client may still write to it (rule B4). An
+// operation that fails for another reason still ends when wait has returned.
+func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
 	if index >= uint64(len(m.groups)) {
 		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
 	}
 	g := &m.groups[index]
 	if g.unmapped || g.filing {
 		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
+	}
+	if wait != nil && m.arena != nil {
+		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d, which lie in host memory: there is no event to wait for", index, len(m.groups), m.ID)
 	}
 	if seal && m.arena != nil {
 		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d: it cannot be sealed alone; seal when the session is unmapped", index, len(m.groups), m.ID)
@@ -287,7 +320,7 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	if g.query.Size() != g.rows { // it was extended since
 		g.query = g.query.first(g.rows)
 	}
-	p := payload{bytes: g.block.Bytes[:m.bytesOf(g, rows)], rows: rows, selection: selection, staged: g.block, adopt: adopt}
+	p := payload{bytes: g.block.Bytes[:m.bytesOf(g, rows)], rows: rows, selection: selection, staged: g.block, adopt: adopt, wait: wait, holder: g.claimant}
 	if m.arena != nil {
 		p.session = m
 	}
@@ -298,6 +331,9 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 	out, job, err := s.put(&m.target, p, seal)
 	if err == ErrRetry {
 		return out, nil, err
+	}
+	if err != nil && wait != nil {
+		job, err = s.waitOut(wait, g.block, g.claimant, err), nil
 	}
 	s.counters.Unmaps++
 	if err != nil && m.arena != nil && s.again(m, index, err) {
@@ -334,6 +370,10 @@ func (s *Store) file(m *Session, index uint64, job *Job) {
 	job.Finish = func() (Outcome, error) {
 		g.filing = false
 		out, err := finish()
+		if err != nil && m.arena != nil && !m.ended { // a device failed: for the next attempt it may not
+			s.giveUp(m, index)
+			return out, err
+		}
 		m.unmapped(index, out.Ordinal)
 		if m.ended && m.arena != nil { // it was aborted meanwhile
 			s.withdraw(m)

@@ -2,12 +2,14 @@ package snapshot
 
 import (
 	"callboard/protocol"
-	"callboard/shm"
 )
 
 // CloseArena gives up a dead client's arena: segments without leased blocks
 // become spares now, the others when their last block is dropped (rule S5).
 func (m *Memory) CloseArena(a *Arena) {
+	for _, d := range a.devices {
+		m.CloseArena(d)
+	}
 	m.ReleaseQuarantine(a)
 	a.closed = true
 	for id, seg := range a.segments {
@@ -44,15 +46,16 @@ func (m *Memory) quarantinedBytes() (total uint64) {
 // spare takes a segment out of its arena and keeps it warm for the next client, or,
 // where claimants have it mapped, for the next session of several groups.
 func (m *Memory) spare(seg *Segment) {
+	sp := seg.arena.space
 	seg.arena.pool.RemoveSegment(seg.ID)
 	delete(seg.arena.segments, seg.ID)
 	seg.arena, seg.Owner = nil, 0
-	if m.spareBytes+uint64(len(seg.Bytes)) > m.LimitBytes/8 {
+	if sp.spareBytes+uint64(len(seg.Bytes)) > sp.LimitBytes/8 {
 		m.retire(seg)
 		return
 	}
-	m.spares = append(m.spares, seg)
-	m.spareBytes += uint64(len(seg.Bytes))
+	sp.spares = append(sp.spares, seg)
+	sp.spareBytes += uint64(len(seg.Bytes))
 	if m.table != nil {
 		m.table(seg, protocol.SegmentLive)
 	}
@@ -60,28 +63,29 @@ func (m *Memory) spare(seg *Segment) {
 
 // reuse gives a spare that holds size bytes to arena a.
 func (m *Memory) reuse(a *Arena, size uint64) bool {
-	best := -1
-	for i, seg := range m.spares {
-		if seg.Sort == a.Sort && uint64(len(seg.Bytes)) >= shm.SegmentSizeFor(size, protocol.SegmentHeaderBytes) && (best < 0 || len(seg.Bytes) < len(m.spares[best].Bytes)) {
+	sp, best := a.space, -1
+	_, least := a.segmentSizes(size)
+	for i, seg := range sp.spares {
+		if seg.Sort == a.Sort && uint64(len(seg.Bytes)) >= least && (best < 0 || len(seg.Bytes) < len(sp.spares[best].Bytes)) {
 			best = i
 		}
 	}
 	if best < 0 {
 		return false
 	}
-	seg := m.spares[best]
-	m.spares = append(m.spares[:best], m.spares[best+1:]...)
-	m.spareBytes -= uint64(len(seg.Bytes))
+	seg := sp.spares[best]
+	sp.spares = append(sp.spares[:best], sp.spares[best+1:]...)
+	sp.spareBytes -= uint64(len(seg.Bytes))
 	m.add(a, seg)
 	return true
 }
 
-func (m *Memory) dropSpares(want uint64) bool {
+func (m *Memory) dropSpares(sp *space, want uint64) bool {
 	dropped := false
-	for want > 0 && len(m.spares) > 0 {
-		seg := m.spares[len(m.spares)-1]
-		m.spares = m.spares[:len(m.spares)-1]
-		m.spareBytes -= uint64(len(seg.Bytes))
+	for want > 0 && len(sp.spares) > 0 {
+		seg := sp.spares[len(sp.spares)-1]
+		sp.spares = sp.spares[:len(sp.spares)-1]
+		sp.spareBytes -= uint64(len(seg.Bytes))
 		want -= min(want, uint64(len(seg.Bytes)))
 		m.retire(seg)
 		dropped = true
@@ -117,7 +121,11 @@ func (m *Memory) trim(keep int, may func(*Segment) bool) (freedBytes uint64) {
 
 func (m *Memory) retire(seg *Segment) {
 	delete(m.segments, seg.ID)
-	m.totalBytes -= uint64(len(seg.Bytes))
+	if sp := m.on(seg.Device); sp.device == nil {
+		sp.totalBytes -= uint64(len(seg.Bytes))
+	} else {
+		sp.openBytes += uint64(len(seg.Bytes)) // until Freed
+	}
 	if m.table != nil {
 		m.table(seg, protocol.SegmentRetired)
 	}

@@ -34,10 +34,13 @@ type Config struct {
 	Incarnation      uint64
 	Retain           uint32 // versions that stay readable, the latest one included; 0: 4
 	Handoff          uint32 // protocol.HandoffAdopt or HandoffCopy; HandoffDefault: adopt
-	UnsealedBytesMax uint64 // 0: as much as there is memory
-	PinnedBytesMax   uint64 // by one client (rule V7); 0: a quarter of the memory
+	UnsealedBytesMax uint64 // 0: as much as there is memory, that of devices included
+	PinnedBytesMax   uint64 // by one client (rule V7); 0: a quarter of the memory, that of devices included
 	// CopyInlineBytes is the largest copy that is made at once; more becomes a Job (rule L1). 0: 64 KiB.
 	CopyInlineBytes uint64
+	// Devices are those that the broker serves, NoDevice why there are none.
+	Devices  []*Device
+	NoDevice string
 	// OnSeal is told of every epoch that was published, in the loop. Its argument is
 	// valid during the call.
 	OnSeal func(*Sealed)
@@ -55,6 +58,7 @@ type Store struct {
 	broker   *Arena // versions
 	small    *Arena // versions and captures that are small; made at the first
 	meta     *Arena // everything that the directory refers to
+	mirrors  *Arena // on the host, of versions of devices; made at the first
 	epoch    uint64
 	columns  []*column
 	byName   map[string]*attribute
@@ -65,6 +69,7 @@ type Store struct {
 	lent     []lent
 	floors   floors
 	excess   []*column // have versions beyond their retention
+	lost     []*column // of another life's devices (rule B3), to be shown so by the next epoch
 	lagging  []*column // have spare blocks that may lag behind
 	notes    []segmentNote
 
@@ -129,6 +134,9 @@ func floorSchema() protocol.Schema {
 func newBooks(c Config, root []byte, memory *Memory) *Store {
 	s := &Store{config: c, memory: memory, root: at[protocol.DirectoryHeader](root, 0), byName: map[string]*attribute{}, inserts: byPrim[*capture]{},
 		layouts: map[uint64]*layout{}, sessions: map[uint64]*Session{}, opening: map[any]*Arena{}}
+	for _, d := range s.config.Devices {
+		memory.devices = append(memory.devices, &space{device: d, LimitBytes: d.LimitBytes})
+	}
 	s.config.setDefaults(memory)
 	s.broker = memory.NewArena(protocol.SegmentBroker, 0, "the stage's versions", false)
 	s.meta = memory.NewArena(protocol.SegmentBroker, 0, "the directory", false)
@@ -148,6 +156,9 @@ func (s *Store) begin() {
 	store64(&r.Header.Features, Features)
 	store64(&r.BrokerIncarnation, c.Incarnation)
 	store64(&r.StartedNs, uint64(time.Now().UnixNano()))
+	for _, sp := range s.memory.devices {
+		sp.life = r.StartedNs
+	}
 	store64(&r.PinnedBytesMax, c.PinnedBytesMax)
 	store64(&r.MemoryBytesMax, s.memory.LimitBytes)
 	store64(&r.UnsealedBytesMax, c.UnsealedBytesMax)
@@ -165,6 +176,10 @@ func (s *Store) begin() {
 
 // setDefaults fills in what the operator left open.
 func (c *Config) setDefaults(m *Memory) {
+	all := m.LimitBytes
+	for _, d := range c.Devices {
+		all += d.LimitBytes
+	}
 	if c.Retain == 0 {
 		c.Retain = 4
 	}
@@ -172,10 +187,10 @@ func (c *Config) setDefaults(m *Memory) {
 		c.Handoff = protocol.HandoffAdopt
 	}
 	if c.UnsealedBytesMax == 0 {
-		c.UnsealedBytesMax = m.LimitBytes
+		c.UnsealedBytesMax = all
 	}
 	if c.PinnedBytesMax == 0 {
-		c.PinnedBytesMax = m.LimitBytes / 4
+		c.PinnedBytesMax = all / 4
 	}
 	if c.CopyInlineBytes == 0 {
 		c.CopyInlineBytes = 64 << 10

@@ -294,7 +294,7 @@ func TestADeleteThatASealOnItsWayCovers(t *testing.T) {
 			})
 		}
 		end := func(j *Job) {
-			f.jobs = append(f.jobs, &fixtureJob{j, nil})
+			f.jobs = append(f.jobs, &fixtureJob{job: j})
 			f.endJob()
 		}
 		f.delete(3, queryOf(p...), "a")

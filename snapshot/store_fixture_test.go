@@ -24,6 +24,7 @@ type fixture struct {
 	grow    []GrowRequest
 	jobs    []*fixtureJob
 	retired []uint64
+	fakes   *fakes // nil: no devices
 
 	before   []wantedRecord // the versions that there were before the step
 	expected [2]map[protocol.RecordEntry]bool
@@ -35,10 +36,16 @@ const fixtureGeneration = 12345
 type fixtureJob struct {
 	job  *Job
 	then func(Outcome)
+	fail func(error) // nil: it must not
 }
 
 func newFixture(t testing.TB, config Config, limitBytes uint64) *fixture {
-	f := &fixture{t: t, root: make([]byte, protocol.DirectoryBytes)}
+	return newFixtureOf(t, config, limitBytes, nil)
+}
+
+func newFixtureOf(t testing.TB, config Config, limitBytes uint64, devices *fakes) *fixture {
+	f := &fixture{t: t, root: make([]byte, protocol.DirectoryBytes), fakes: devices}
+	config.Devices = devices.config()
 	f.memory = NewMemory(limitBytes)
 	f.memory.Grow = func(r GrowRequest) {
 		if f.delayed {
@@ -49,6 +56,10 @@ func newFixture(t testing.TB, config Config, limitBytes uint64) *fixture {
 	}
 	f.memory.Retired = func(seg *Segment) {
 		f.retired = append(f.retired, seg.ID)
+		if seg.Device != nil {
+			f.fakes.retire(f.memory, seg)
+			return
+		}
 		for i := range seg.Bytes {
 			seg.Bytes[i] = 0xdd // whoever still looks at it shall see
 		}
@@ -63,6 +74,10 @@ func newFixture(t testing.TB, config Config, limitBytes uint64) *fixture {
 func (f *fixture) grown(r GrowRequest) {
 	if f.refuse != nil {
 		f.memory.Grown(r, nil, f.refuse)
+		return
+	}
+	if r.Arena.Device() != nil {
+		f.memory.Grown(r, f.fakes.grown(r), nil)
 		return
 	}
 	bytes := make([]byte, r.SizeBytes)
@@ -95,6 +110,10 @@ func (f *fixture) endJob() {
 	j.job.Run()
 	f.step(func() {
 		out, err := j.job.Finish()
+		if err != nil && j.fail != nil {
+			j.fail(err)
+			return
+		}
 		require.NoError(f.t, err)
 		if j.then != nil {
 			j.then(out)
@@ -106,6 +125,10 @@ func (f *fixture) endJob() {
 func (f *fixture) step(what func()) {
 	epoch := f.store.epoch
 	f.before = f.versionRecords()
+	if f.fakes != nil {
+		f.fakes.looping = true
+		defer func() { f.fakes.looping = false }()
+	}
 	what()
 	require.LessOrEqual(f.t, f.store.epoch, epoch+1, "one step, one epoch")
 	if f.store.epoch > epoch {
@@ -149,7 +172,11 @@ func (f *fixture) visible() (lines []string) {
 		}
 		for _, k := range c.pending {
 			if !k.filling {
-				line += fmt.Sprintf(" unsealed %d %v %v %v %x", k.ordinal, k.deletes, k.prims, k.from, k.bytes)
+				bytes := k.bytes
+				if k.block != nil && k.block.device() != nil {
+					bytes = f.content(k.block.Ref.Segment, k.block.Ref.OffsetBytes, uint64(len(k.bytes)))
+				}
+				line += fmt.Sprintf(" unsealed %d %v %v %v %x", k.ordinal, k.deletes, k.prims, k.from, bytes)
 			}
 		}
 		lines = append(lines, line)
@@ -159,15 +186,19 @@ func (f *fixture) visible() (lines []string) {
 
 // run is try for an op that may end with a Job, which is then waited for.
 func (f *fixture) run(op func() (Outcome, *Job, error)) (out Outcome, err error) {
+	var failed error
 	err = f.try(func() error {
 		o, job, err := op()
 		out = o
 		if job != nil {
-			f.jobs = append(f.jobs, &fixtureJob{job, func(o Outcome) { out = o }})
+			f.jobs = append(f.jobs, &fixtureJob{job: job, then: func(o Outcome) { out = o }, fail: func(e error) { failed = e }})
 		}
 		return err
 	})
 	f.settle()
+	if err == nil {
+		err = failed
+	}
 	return out, err
 }
 
@@ -188,15 +219,19 @@ func (f *fixture) seal(ordinal, scope uint64, names ...string) Outcome {
 
 // open maps, with all that it waits for.
 func (f *fixture) open(owner any, a *Arena, t Target, init uint32) (m *Session, err error) {
+	var failed error
 	err = f.try(func() error {
 		var job *Job
 		var err error
 		if m, job, err = f.store.Map(owner, a, &t, init, 0); job != nil {
-			f.jobs = append(f.jobs, &fixtureJob{job, nil})
+			f.jobs = append(f.jobs, &fixtureJob{job: job, fail: func(e error) { failed = e }})
 		}
 		return err
 	})
 	f.settle()
+	if err == nil {
+		err = failed
+	}
 	return m, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"callboard/protocol"
+	"callboard/tensor"
 
 	"github.com/stretchr/testify/require"
 )
@@ -81,7 +82,7 @@ func (h *history) openShare(c *historyClient) {
 	size := 1 + h.random.IntN(int(q.Size())-1)
 	s := &historyShare{owner: c, prims: slices.Clone(q.prims), name: name, rowBytes: rowBytes, init: uint32(h.random.IntN(3))}
 	want := h.naive.admits(name, rowBytes, ordinal, false, s.prims)
-	t := Target{Query: q, Name: name, Schema: bytesSchema(rowBytes), Ordinal: ordinal}
+	t := Target{Query: q, Name: name, Schema: historySchema(name, rowBytes), Ordinal: ordinal, StagingType: tensor.DeviceCPU} // where groups are filled
 	err := h.try(func() (err error) {
 		s.session, _, err = h.store.Map(c, c.arena, &t, s.init, uint64(size))
 		return err

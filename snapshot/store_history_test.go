@@ -33,6 +33,7 @@ type history struct {
 	scratch [][]byte
 	list    *PrimList
 	views   []*heldView
+	prompt  bool // jobs end at once, so that they do not decide about epochs
 }
 
 type historyClient struct {
@@ -50,12 +51,17 @@ type historySession struct {
 	next    bool
 	insert  bool
 	fresh   map[int]string // what the client knows to be in its rows
+	starts  []int
+	late    bool // it is there when the event has completed
 }
 
-var historyNames = []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+var historyNames = []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"}
+
+// historyDevices are the devices that attributes lie on.
+var historyDevices = map[string]uint32{"i": 0, "j": 1, "k": 0}
 
 // historyRowBytes are the sizes of rows; below 0 those of an array's elements.
-var historyRowBytes = map[string]int{"a": 1, "b": 8, "c": 64, "d": 700, "e": 3, "f": 64, "g": -2, "h": -5}
+var historyRowBytes = map[string]int{"a": 1, "b": 8, "c": 64, "d": 700, "e": 3, "f": 64, "g": -2, "h": -5, "i": 1, "j": 64, "k": 700}
 
 // historyBytes are those of a column.
 func historyBytes(c *column) int {
@@ -65,16 +71,19 @@ func historyBytes(c *column) int {
 	return int(c.rowBytes)
 }
 
-func historySchema(rowBytes int) protocol.Schema {
+func historySchema(name string, rowBytes int) protocol.Schema {
 	if rowBytes < 0 {
 		return arraySchema(-rowBytes)
+	}
+	if id, ok := historyDevices[name]; ok {
+		return onDevice(bytesSchema(rowBytes), id)
 	}
 	return bytesSchema(rowBytes)
 }
 
 func newHistory(t testing.TB, seed uint64, config Config, delayed bool) *history {
-	h := &history{fixture: newFixture(t, config, 1<<30), random: rand.New(rand.NewPCG(seed, 1)), lazy: rand.New(rand.NewPCG(seed, 2)), handoff: config.Handoff}
-	h.delayed = delayed
+	h := &history{fixture: newFixtureOf(t, config, 1<<30, newFakes(t, 1<<30, 1<<30)), random: rand.New(rand.NewPCG(seed, 1)), lazy: rand.New(rand.NewPCG(seed, 2)), handoff: config.Handoff}
+	h.delayed, h.prompt = delayed, config.CopyInlineBytes == 1<<30
 	h.naive = naive{floors: map[string]uint64{}, epochs: map[uint64]*naiveEpoch{}}
 	h.prims = h.paths(14)
 	h.attachReader()
@@ -210,7 +219,7 @@ func (h *history) finish(want protocol.Status, what string, op func() (Outcome, 
 	err := h.try(func() error {
 		_, job, err := op()
 		if job != nil {
-			h.jobs = append(h.jobs, &fixtureJob{job, func(Outcome) { seal() }})
+			h.jobs = append(h.jobs, &fixtureJob{job: job, then: func(Outcome) { seal() }})
 		}
 		if err == nil {
 			accept()
@@ -220,6 +229,9 @@ func (h *history) finish(want protocol.Status, what string, op func() (Outcome, 
 		}
 		return err
 	})
+	if h.prompt {
+		h.settle()
+	}
 	h.outcome(want, err, what)
 }
 
@@ -297,7 +309,10 @@ func (h *history) writeSome() {
 	q := h.queries[h.random.IntN(len(h.queries))]
 	sel, payload := h.selection(int(q.Size()), false)
 	rows, bytes := h.rows(payload, rowBytes)
-	t := Target{Query: q, Name: name, Schema: historySchema(rowBytes), Ordinal: ordinal, Insert: h.random.IntN(10) == 0, ElementSizes: h.sizes(rows, rowBytes)}
+	t := Target{Query: q, Name: name, Schema: historySchema(name, rowBytes), Ordinal: ordinal, Insert: h.random.IntN(10) == 0, ElementSizes: h.sizes(rows, rowBytes)}
+	if h.naive.find(name, rowBytes) != nil && rowBytes > 0 && h.random.IntN(2) == 0 {
+		t.Schema.DeviceType, t.Schema.DeviceID = 0, 0 // where it lies
+	}
 	publish := h.random.IntN(6) == 0
 	if t.Next = publish && h.random.IntN(2) == 0; t.Next || publish || h.waits(name, ordinal) {
 		h.settleBefore(name)
@@ -375,7 +390,7 @@ func (c *naiveColumn) mentions(prim uint64) bool {
 func (h *history) mapSome(c *historyClient) {
 	name, rowBytes, ordinal := h.what()
 	q := h.queries[h.random.IntN(len(h.queries))]
-	t := Target{Query: q, Name: name, Schema: historySchema(rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0, Insert: h.random.IntN(10) == 0}
+	t := Target{Query: q, Name: name, Schema: historySchema(name, rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0, Insert: h.random.IntN(10) == 0}
 	if len(h.store.active) > 0 {
 		h.settle()
 	}
@@ -392,7 +407,13 @@ func (h *history) mapSome(c *historyClient) {
 		}
 		starts = append(starts, starts[len(starts)-1]+size)
 	}
-	s := &historySession{prims: slices.Clone(q.prims), name: name, bytes: rowBytes, next: t.Next, insert: t.Insert, fresh: map[int]string{}}
+	if rowBytes > 0 && h.random.IntN(3) == 0 { // filled elsewhere (rule C5)
+		t.StagingType, t.StagingID = tensor.DeviceCUDA, uint32(h.random.IntN(2))
+		if h.random.IntN(2) == 0 {
+			t.StagingType, t.StagingID = tensor.DeviceCPU, 0
+		}
+	}
+	s := &historySession{prims: slices.Clone(q.prims), name: name, bytes: rowBytes, next: t.Next, insert: t.Insert, fresh: map[int]string{}, starts: starts}
 	want := h.naive.admits(name, rowBytes, ordinal, t.Insert, s.prims)
 	var err error
 	s.session, err = h.open(c, c.arena, t, init)
@@ -402,12 +423,14 @@ func (h *history) mapSome(c *historyClient) {
 	g := s.session.Group(0)
 	require.EqualValues(h.t, starts[len(s.prims)], g.Block.LengthBytes)
 	require.EqualValues(h.t, len(s.prims), g.Rows)
-	if c.arena.pages {
+	if c.arena.pages && g.DeviceNumber == 0 {
 		require.Zero(h.t, g.Block.OffsetBytes%4096, "GUARD leases whole pages (rule M1)")
 		require.Zero(h.t, g.LeaseBytes%4096)
 	}
+	s.late = g.DeviceNumber != 0 && h.random.IntN(2) == 0
+	bytes := h.get(s.session, 0)
 	for i, prim := range s.prims {
-		row := s.session.groups[0].block.Bytes[starts[i]:starts[i+1]]
+		row := bytes[starts[i]:starts[i+1]]
 		current := make([]byte, len(row))
 		if n := h.naive.find(name, rowBytes); n != nil && init == protocol.InitCurrent {
 			copy(current, n.sealed[prim].Value) // of an array as much as there is room for
@@ -417,7 +440,10 @@ func (h *history) mapSome(c *historyClient) {
 			require.Equal(h.t, want, string(row), "init %d (behaviour 180)", init)
 		}
 		if init == protocol.InitNone || h.random.IntN(2) == 0 {
-			copy(row, h.row(max(rowBytes, len(row))))
+			row = []byte(h.row(max(rowBytes, len(row))))[:len(row)]
+			if !s.late {
+				h.put(s.session, 0, uint64(starts[i]), row)
+			}
 		}
 		s.fresh[i] = string(row)
 	}
@@ -453,8 +479,23 @@ func (h *history) unmapSome(c *historyClient) {
 	got, err := h.store.FindSession(c, m.ID)
 	require.NoError(h.t, err)
 	require.Same(h.t, m, got)
+	var wait func() error
+	if base := m.groups[0].block.base; s.late {
+		wait = func() error { // what its client has queued is done
+			for i := range s.prims {
+				h.fakes.write(base+uint64(s.starts[i]), []byte(s.fresh[i]))
+			}
+			return nil
+		}
+		if want != protocol.StatusOK { // the op ends when that is done, with its error
+			_, err := h.run(func() (Outcome, *Job, error) { return h.store.UnmapAfter(wait, m, 0, sel, adopt, publish) })
+			h.outcome(want, err, "unmap "+s.name)
+			h.step(func() { h.store.EndSession(m) })
+			return
+		}
+	}
 	h.finish(want, "unmap "+s.name, func() (Outcome, *Job, error) {
-		out, job, err := h.store.UnmapGroup(m, 0, sel, adopt, publish)
+		out, job, err := h.store.UnmapAfter(wait, m, 0, sel, adopt, publish)
 		if h.handoff == protocol.HandoffCopy && err == nil {
 			require.Zero(h.t, out.Flags)
 		}
@@ -510,7 +551,7 @@ func (h *history) declareSome() {
 	name := historyNames[h.random.IntN(len(historyNames))]
 	retain := h.random.IntN(4)
 	err := h.try(func() error {
-		return h.store.Declare(name, historySchema(historyRowBytes[name]), uint32(retain), protocol.HandoffDefault)
+		return h.store.Declare(name, historySchema(name, historyRowBytes[name]), uint32(retain), protocol.HandoffDefault)
 	})
 	if len(h.naive.named(name)) > 0 && h.naive.find(name, historyRowBytes[name]) == nil {
 		requireStatus(h.t, protocol.StatusInvalidArgument, err)
@@ -549,6 +590,10 @@ func (h *history) check() {
 		e := h.naive.epochs[p.Epoch]
 		for _, c := range h.naive.columns {
 			if (p.Attribute == c.index || p.Attribute == protocol.PinAll) && c.index < h.header().AttributeCount {
+				if h.isVoid(c.index, p.Epoch) {
+					require.Equal(h.t, len(e.rows[c.index]) > 0, len(h.ordinalsAt(c.index, p.Epoch)) > 0, "the slot and the layout stay as long as the pin")
+					continue
+				}
 				require.Equal(h.t, e.values(c.index), h.rowsAt(c.index, p.Epoch), "attribute %s at epoch %d of %d, pin of %d", c.name, p.Epoch, h.naive.epoch, p.Attribute)
 				h.checkOrdinals(c, p.Epoch, e.rows[c.index])
 			}

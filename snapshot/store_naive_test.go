@@ -28,6 +28,7 @@ type naiveColumn struct {
 	deleted  map[uint64]uint64   // ordinal of each prim's last sealed delete
 	pending  []naiveOp           // by ordinal, then as accepted
 	versions []naiveVersion
+	lost     bool // what was sealed lay on a device of a broker that ended (rule B3)
 }
 
 type naiveRow struct {
@@ -204,7 +205,7 @@ func (n *naive) seal(ordinal, scope uint64, names []string) {
 			covered[c.name] = !slices.Contains(names, c.name)
 		}
 	}
-	moved := false
+	moved, first := false, n.behindFloors()
 	for name, yes := range covered {
 		if yes && ordinal > n.floor(name) {
 			n.floors[name], moved = ordinal, true
@@ -216,12 +217,30 @@ func (n *naive) seal(ordinal, scope uint64, names []string) {
 	if !moved {
 		return
 	}
+	n.publish(ordinal, covered, first)
+}
+
+// behindFloors is the first ordinal of each column that is not sealed.
+func (n *naive) behindFloors() map[*naiveColumn]uint64 {
+	first := map[*naiveColumn]uint64{}
+	for _, c := range n.columns {
+		first[c] = n.floor(c.name) + 1
+	}
+	return first
+}
+
+// publish makes an epoch of what the floors cover, and shows what was lost.
+func (n *naive) publish(ordinal uint64, covered map[string]bool, first map[*naiveColumn]uint64) {
 	n.epoch++
 	e := &naiveEpoch{rows: map[uint32]map[uint64]naiveRow{}, deleted: map[uint32]map[uint64]uint64{}, floors: maps.Clone(n.floors), standard: n.standard, global: ^uint64(0)}
 	for _, c := range n.columns {
 		if covered[c.name] {
 			c.publish(ordinal, n.epoch)
 		}
+		if c.lost && (len(c.versions) == 0 || c.versions[len(c.versions)-1].birth != n.epoch) {
+			c.versions = append(c.versions, naiveVersion{birth: n.epoch, lowest: first[c], highest: first[c]})
+		}
+		c.lost = false
 		if c.sealed != nil {
 			e.rows[c.index], e.deleted[c.index] = c.sealed, c.deleted
 		}
@@ -232,6 +251,9 @@ func (n *naive) seal(ordinal, scope uint64, names []string) {
 	}
 	n.epochs[n.epoch] = e
 }
+
+// lose makes the sealed rows of a column lost.
+func (c *naiveColumn) lose() { c.lost, c.sealed, c.versions = true, map[uint64]naiveRow{}, nil }
 
 // publish plays the accepted ops through ordinal.
 func (c *naiveColumn) publish(ordinal, epoch uint64) {

@@ -48,11 +48,45 @@ func (h *history) readRows(p *Pinned, v *Version, m *RowMap) map[uint64]naiveRow
 		}
 		return got
 	}
+	data := v.Data
+	if v.DeviceNumber != 0 {
+		require.Nil(h.t, data)
+		require.False(h.t, v.Void)
+		data = h.content(v.Block.Segment, v.Block.OffsetBytes, v.Block.LengthBytes)
+	}
 	for i, prim := range m.Prims {
 		row := m.Rows[i]
-		got[prim] = naiveRow{string(v.Data[uint64(row)*v.Column.RowBytes:][:v.Column.RowBytes]), v.RowOrdinal(row)}
+		got[prim] = naiveRow{string(data[uint64(row)*v.Column.RowBytes:][:v.Column.RowBytes]), v.RowOrdinal(row)}
 	}
 	return got
+}
+
+// checkMirror: rule C5. A version's rows in other memory are its rows.
+func (h *history) checkMirror(v *Version, want map[uint64]naiveRow, rows *RowMap) {
+	number := uint32(h.lazy.IntN(1 + len(h.fakes.devices)))
+	if v.Column.IsArray() {
+		return
+	}
+	var place protocol.MirrorResults
+	_, err := h.run(func() (Outcome, *Job, error) {
+		var job *Job
+		var err error
+		place, job, err = h.store.Mirror(v.Column.Index, v.Birth, number)
+		return Outcome{}, job, err
+	})
+	if err == nil && place.Block.Segment == 0 {
+		place, _, err = h.store.Mirror(v.Column.Index, v.Birth, number)
+	}
+	require.NoError(h.t, err)
+	require.Equal(h.t, v.Block.LengthBytes, place.Block.LengthBytes)
+	if v.Rows == 0 {
+		return
+	}
+	require.Equal(h.t, number, place.DeviceNumber)
+	data := h.content(place.Block.Segment, place.Block.OffsetBytes, place.Block.LengthBytes)
+	for i, prim := range rows.Prims {
+		require.Equal(h.t, want[prim].Value, string(data[uint64(rows.Rows[i])*v.Column.RowBytes:][:v.Column.RowBytes]))
+	}
 }
 
 // checkDelta: rule O6, behaviour 127, 133, 144, 151. What changed between a remembered
@@ -71,9 +105,20 @@ func (h *history) checkDelta() {
 			require.Nil(h.t, now.rows[column.Index])
 			continue
 		}
+		if v.Void {
+			continue
+		}
 		rows, err := h.reader.Rows(h.list, &v)
 		require.NoError(h.t, err)
 		require.Equal(h.t, now.rows[column.Index], h.readRows(&p, &v, rows))
+		if h.lazy.IntN(8) == 0 {
+			h.checkMirror(&v, now.rows[column.Index], rows)
+		}
+		if column.Frontier() > since { // a device's rows were lost since (rule B3)
+			_, err := h.reader.Tombstones(h.list, column, p.Epoch(), since, protocol.Infinite)
+			requireStatus(h.t, protocol.StatusOutOfRange, err)
+			continue
+		}
 		changed := h.readRows(&p, &v, rows.Changed(&v, since))
 		stones, err := h.reader.Tombstones(h.list, column, p.Epoch(), since, protocol.Infinite)
 		require.NoError(h.t, err)
@@ -123,6 +168,11 @@ func (h *history) checkAsOf() {
 			requireStatus(h.t, protocol.StatusFloorViolation, err)
 			continue
 		}
+		if err == nil && p.Version(0).Void { // until the first epoch of the new life
+			require.True(h.t, h.store.columns[column.Index].lost)
+			p.Release()
+			continue
+		}
 		birth, exact := c.asOf(at)
 		if birth == 0 && err == nil {
 			require.Nil(h.t, p.Version(0).Column, "nothing was there")
@@ -142,7 +192,7 @@ func (h *history) checkAsOf() {
 		require.NoError(h.t, err)
 		require.Equal(h.t, h.naive.epochs[birth].rows[column.Index], h.readRows(&p, v, rows), "attribute %s as of %d", column.Name, at)
 		if h.lazy.IntN(4) == 0 { // it is held while others come and go
-			h.views = append(h.views, &heldView{naive: h.naive.epochs[birth].rows[column.Index], pinned: &p})
+			h.views = append(h.views, &heldView{naive: h.naive.epochs[birth].rows[column.Index], pinned: &p, life: h.header().StartedNs})
 			continue
 		}
 		p.Release()
@@ -153,6 +203,7 @@ func (h *history) checkAsOf() {
 type heldView struct {
 	naive  map[uint64]naiveRow
 	pinned *Pinned
+	life   uint64
 }
 
 func (h *history) checkViews() {
@@ -160,6 +211,10 @@ func (h *history) checkViews() {
 		v := view.pinned.Version(0)
 		rows, err := h.reader.Rows(h.list, v)
 		require.NoError(h.t, err)
+		if v.DeviceNumber != 0 && view.life != h.header().StartedNs { // the rows are gone, but not which prims they were of
+			require.Len(h.t, rows.Prims, len(view.naive))
+			continue
+		}
 		require.Equal(h.t, view.naive, h.readRows(view.pinned, v, rows), "a held read")
 	}
 	for len(h.views) > 3 || len(h.views) > 0 && h.lazy.IntN(10) == 0 {

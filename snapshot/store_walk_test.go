@@ -62,7 +62,8 @@ func (f *fixture) rowsAt(column uint32, epoch uint64) map[uint64]string {
 	}
 	rowBytes := f.attribute(column).RowBytes
 	require.Equal(f.t, v.Rows*rowBytes, v.Block.LengthBytes)
-	data := f.bytes(v.Block.Segment, v.Block.OffsetBytes, v.Block.LengthBytes)
+	data := f.content(v.Block.Segment, v.Block.OffsetBytes, v.Block.LengthBytes)
+	require.Equal(f.t, v.DeviceNumber != 0, f.address(v.Block.Segment) != 0)
 	head := sizeOf[protocol.LayoutHeader]()
 	capacity := at[protocol.LayoutHeader](f.bytes(v.Layout.Segment, v.Layout.OffsetBytes, head), 0).Capacity
 	require.LessOrEqual(f.t, v.Rows, capacity)
@@ -193,9 +194,14 @@ func (f *fixture) checkBooks() {
 	unsealed, layouts, slotPages := uint64(0), map[*layout]int{}, 0
 	for _, c := range s.columns {
 		for _, v := range c.versions {
-			hold(v.block)
+			if !v.gone() {
+				hold(v.block)
+			}
 			hold(v.ordinals)
 			hold(v.layoutBlock)
+			for k := range v.mirrors {
+				hold(v.mirrors[k].block)
+			}
 		}
 		f.checkRagged(c, hold)
 		for i, k := range c.pending {
@@ -256,9 +262,9 @@ func (f *fixture) checkBooks() {
 		pages += len(t.pages)
 	}
 	blocks[s.meta] += pages + s.dictionary.made
-	held, quarantined := uint64(0), map[*Arena]int{}
+	held, quarantined := map[*Device]uint64{}, map[*Arena]int{}
 	for _, seg := range f.memory.segments {
-		held += uint64(len(seg.Bytes))
+		held[seg.Device] += uint64(len(seg.Bytes))
 		if seg.arena != nil {
 			if quarantined[seg.arena] = len(seg.arena.quarantine); blocks[seg.arena] == 0 {
 				blocks[seg.arena] = 0
@@ -271,9 +277,11 @@ func (f *fixture) checkBooks() {
 		require.Equal(f.t, n, a.pool.Stats().Blocks, "pool of %s", a.Label)
 	}
 	for _, r := range f.grow {
-		held += r.SizeBytes
+		held[r.Arena.Device()] += r.SizeBytes
 	}
-	require.Equal(f.t, held, f.memory.totalBytes)
+	for _, sp := range append([]*space{&f.memory.space}, f.memory.devices...) {
+		require.Equal(f.t, held[sp.device]+sp.openBytes, sp.totalBytes, "segments on %s", sp.device)
+	}
 	f.checkSegments()
 }
 

@@ -2,67 +2,98 @@ package snapshot
 
 import "fmt"
 
-// MemoryUse says what the segments' bytes are used for. What is none of it is staging of
-// clients.
+// MemoryUse says what the segments' bytes are used for, of the host or of a device. What
+// is none of it is staging of clients.
 type MemoryUse struct {
+	Device *Device // nil: the host
 	Usage
+	OpenBytes      uint64 // retired, but still open in clients (rule C6); part of HeldBytes
 	LiveBytes      uint64 // the newest version of each column
 	RetainedBytes  uint64 // older ones, within retention
 	PinnedBytes    uint64 // older ones that only readers keep
+	MirrorBytes    uint64 // copies of versions that lie elsewhere
 	RecycledBytes  uint64 // storage of reclaimed versions, for the next ones; given up before memory is refused
 	WaitingBytes   uint64 // captures that wait for their seal
 	DirectoryBytes uint64 // attributes, strings, layouts, floors
 }
 
+// StoreUse is the use of all memory.
+type StoreUse struct {
+	MemoryUse // of the host
+	Devices   []MemoryUse
+}
+
 // Usage adds up what the memory is used for. A block that several versions refer to
 // counts once, for the newest of them.
-func (s *Store) Usage() MemoryUse {
-	u := MemoryUse{Usage: s.memory.Usage()}
+func (s *Store) Usage() StoreUse {
+	u := StoreUse{MemoryUse: MemoryUse{Usage: s.memory.Usage()}}
+	of := map[*space]*MemoryUse{&s.memory.space: &u.MemoryUse}
+	for _, sp := range s.memory.devices {
+		u.Devices = append(u.Devices, MemoryUse{Device: sp.device, Usage: s.memory.usage(sp), OpenBytes: sp.openBytes})
+	}
+	for i, sp := range s.memory.devices {
+		of[sp] = &u.Devices[i]
+	}
 	seen := map[*Block]bool{nil: true}
-	add := func(to *uint64, blocks ...*Block) {
+	add := func(to func(*MemoryUse) *uint64, blocks ...*Block) {
 		for _, b := range blocks {
-			if !seen[b] {
+			if !seen[b] && b.arena.space != nil {
 				seen[b] = true
-				*to += b.Ref.LengthBytes
+				*to(of[b.arena.space]) += b.Ref.LengthBytes
 			}
 		}
 	}
 	for _, c := range s.columns[min(1, len(s.columns)):] { // even the first may be in the making
 		for i := len(c.versions) - 1; i >= 0; i-- {
-			to := &u.PinnedBytes
+			v := c.versions[i]
+			to := func(u *MemoryUse) *uint64 { return &u.PinnedBytes }
 			switch age := len(c.versions) - 1 - i; {
 			case age == 0:
-				to = &u.LiveBytes
+				to = func(u *MemoryUse) *uint64 { return &u.LiveBytes }
 			case age < c.retain:
-				to = &u.RetainedBytes
+				to = func(u *MemoryUse) *uint64 { return &u.RetainedBytes }
 			}
-			add(to, c.versions[i].block, c.versions[i].ordinals)
-			for _, d := range c.versions[i].data {
+			add(to, v.block, v.ordinals)
+			for _, d := range v.data {
 				add(to, d.block)
+			}
+			for k := range v.mirrors {
+				add(func(u *MemoryUse) *uint64 { return &u.MirrorBytes }, v.mirrors[k].block)
 			}
 		}
 		if c.ragged != nil {
 			u.LiveBytes += c.ragged.sizeBytes
 		}
 		for _, k := range c.pending {
-			add(&u.WaitingBytes, k.block, k.data)
+			add(func(u *MemoryUse) *uint64 { return &u.WaitingBytes }, k.block, k.data)
 		}
 		for _, x := range c.spares {
-			add(&u.RecycledBytes, x.block, x.ordinals)
+			add(func(u *MemoryUse) *uint64 { return &u.RecycledBytes }, x.block, x.ordinals)
 		}
 	}
 	u.DirectoryBytes = s.meta.pool.Stats().Leased
 	return u
 }
 
-// explainMemory tells in an error what memory is used for, and what would help. All that
-// can be given up was given up before.
-func (s *Store) explainMemory() string {
-	u := s.Usage()
-	known := u.FreeBytes + u.LiveBytes + u.RetainedBytes + u.PinnedBytes + u.RecycledBytes + u.WaitingBytes + u.DirectoryBytes
-	held := s.memory.quarantinedBytes()
-	text := fmt.Sprintf("; %d bytes of the segments are free, newest versions take %d, older ones that readers pin %d, unsealed data %d, the directory %d, staging of clients %d",
-		u.FreeBytes, u.LiveBytes, u.PinnedBytes, u.WaitingBytes, u.DirectoryBytes, u.HeldBytes-min(u.HeldBytes, known))
+// explainMemory tells in an error what memory of a device, or with nil of the host, is used
+// for, and what would help. All that can be given up was given up before.
+func (s *Store) explainMemory(d *Device) string {
+	all := s.Usage()
+	u, what, option, held := &all.MemoryUse, "segments", "--memory", s.memory.quarantinedBytes()
+	for i := range all.Devices {
+		if all.Devices[i].Device == d {
+			u, what, option, held = &all.Devices[i], "segments on "+d.String(), "--gpu-memory", 0
+		}
+	}
+	known := u.FreeBytes + u.OpenBytes + u.LiveBytes + u.RetainedBytes + u.PinnedBytes + u.MirrorBytes + u.RecycledBytes + u.WaitingBytes + u.DirectoryBytes
+	text := fmt.Sprintf("; %d bytes of the %s are free, newest versions take %d, older ones that readers pin %d, unsealed data %d, the directory %d, staging of clients %d",
+		u.FreeBytes, what, u.LiveBytes, u.PinnedBytes, u.WaitingBytes, u.DirectoryBytes, u.HeldBytes-min(u.HeldBytes, known))
+	if u.MirrorBytes > 0 {
+		text += fmt.Sprintf(", copies of versions that lie elsewhere %d", u.MirrorBytes)
+	}
+	if u.OpenBytes > 0 {
+		text += fmt.Sprintf(", and %d are retired, but still open in clients", u.OpenBytes)
+	}
 	if held > 0 {
 		text += fmt.Sprintf(" (%d of it of before a restart, until those clients have ended their map sessions of then)", held)
 	}
@@ -78,7 +109,7 @@ func (s *Store) explainMemory() string {
 	default:
 		text += "; delete attributes"
 	}
-	return text + ", or raise `serve --memory`"
+	return text + ", or raise `serve " + option + "`"
 }
 
 // smallBytes is the largest block that lies with the small ones. A few of those would

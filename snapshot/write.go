@@ -19,6 +19,9 @@ type Target struct {
 	// ElementSizes are element counts of an array attribute's rows: of a write's payload,
 	// none where it is packed; of a session's prims.
 	ElementSizes []uint64
+	// StagingType and StagingID say where a session is filled (rule C5), as in MapArguments:
+	// 0, 0 where the attribute lies.
+	StagingType, StagingID uint32
 }
 
 // Outcome is what an operation's completion reports.
@@ -31,16 +34,20 @@ type Outcome struct {
 // memory that the job holds; then either Finish or, when Run met a memory fault,
 // Abort ends the operation in the loop. Until then seals that cover the operation
 // meet ErrRetry, as do operations on a session that is filled.
+//
+// With Device set it waits for devices, for as long as these take: it runs on a goroutine of
+// its own. That a device fails is for Finish to tell: only that op fails then.
 type Job struct {
 	Bytes  uint64
+	Device bool
 	Run    func()
 	Finish func() (Outcome, error)
 	// Abort makes nothing of the operation visible.
 	Abort func()
 }
 
-// schemaOf translates and checks a schema from the wire. The bytes are those of a row
-// in a version's block.
+// schemaOf translates and checks a schema from the wire, but for whether its device is
+// there. The bytes are those of a row in a version's block.
 func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	t := tensor.Schema{Kind: tensor.Kind(w.Kind), DType: tensor.DType{Code: w.DtypeCode, Bits: w.DtypeBits, Lanes: w.DtypeLanes},
 		Semantic: tensor.Semantic(w.Semantic), Device: tensor.Device{Type: w.DeviceType, ID: w.DeviceID}}
@@ -50,11 +57,8 @@ func schemaOf(w *protocol.Schema) (tensor.Schema, uint64, error) {
 	if w.RowDimensions > 0 {
 		t.RowShape = w.RowShape[:w.RowDimensions]
 	}
-	if t.Device.Type == tensor.DeviceCUDA {
-		return t, 0, protocol.Errorf(protocol.StatusNotSupported, "device is %s: this broker serves host memory only", t.Device)
-	}
-	if t.Device != tensor.CPU {
-		return t, 0, protocol.Errorf(protocol.StatusInvalidArgument, "device is %s: expected cpu (DLPack device 1, 0)", t.Device)
+	if t.Kind == tensor.Array && t.Device.Type == tensor.DeviceCUDA {
+		return t, 0, protocol.Errorf(protocol.StatusNotSupported, "device is %s and kind is array: rows of lengths of their own are served from host memory only; use kind fixed, or device cpu", t.Device)
 	}
 	if err := t.Validate(); err != nil {
 		return t, 0, err
@@ -75,7 +79,21 @@ type resolved struct {
 	column    *column    // nil: none has this schema; then it is made
 	schema    protocol.Schema
 	rowBytes  uint64
-	differs   error // why the first column of the name does not have the schema
+	device    *Device // where the rows lie; nil: on the host
+	differs   error   // why the first column of the name does not have the schema
+}
+
+// use makes a column what the target means.
+func (r *resolved) use(c *column) {
+	r.column, r.schema, r.rowBytes, r.device = c, c.schema, c.rowBytes, c.device
+}
+
+// placed gives a schema that names no device the one where the column lies.
+func (c *column) placed(w protocol.Schema) protocol.Schema {
+	if w.DeviceType == 0 && w.DeviceID == 0 {
+		w.DeviceType, w.DeviceID = c.schema.DeviceType, c.schema.DeviceID
+	}
+	return w
 }
 
 // resolve checks a target against what exists. Whether its prims may have another
@@ -94,16 +112,22 @@ func (s *Store) resolve(t *Target) (r resolved, err error) {
 		}
 	} else {
 		for _, c := range r.attribute.columns {
-			if t.Schema == c.schema || t.Schema.Kind == 0 && (len(r.attribute.columns) == 1 || c.carriesFirst(t.Query)) {
-				r.column, r.schema, r.rowBytes = c, c.schema, c.rowBytes
-				return r, nil
+			if t.Schema == c.schema || t.Schema.DeviceType == 0 && c.placed(t.Schema) == c.schema || t.Schema.Kind == 0 && (len(r.attribute.columns) == 1 || c.carriesFirst(t.Query)) {
+				r.use(c)
+				return r, s.serves(c)
 			}
 		}
 		if t.Schema.Kind == 0 {
 			return r, protocol.Errorf(protocol.StatusInvalidArgument, "attribute %q has %d schemas and the first prim carries none of them: an element type is needed to choose", t.Name, len(r.attribute.columns))
 		}
 	}
-	given, rowBytes, err := schemaOf(&t.Schema)
+	r.schema = t.Schema
+	if r.attribute != nil {
+		r.schema = r.attribute.columns[0].placed(t.Schema)
+	} else if r.schema.DeviceType == 0 && r.schema.DeviceID == 0 {
+		r.schema.DeviceType = tensor.DeviceCPU
+	}
+	given, rowBytes, err := schemaOf(&r.schema)
 	if err != nil {
 		return r, named(t.Name, err)
 	}
@@ -113,21 +137,42 @@ func (s *Store) resolve(t *Target) (r resolved, err error) {
 			if err != nil {
 				panic("snapshot: stored schema of " + c.name + " is not valid: " + err.Error())
 			}
-			if err = stored.Accept(&given); err == nil {
-				r.column, r.schema, r.rowBytes = c, c.schema, c.rowBytes
-				return r, nil
+			asked := given
+			if t.Schema.DeviceType == 0 {
+				asked.Device = stored.Device
+			}
+			if err = stored.Accept(&asked); err == nil {
+				r.use(c)
+				return r, s.serves(c)
 			}
 			if r.differs == nil {
 				r.differs = err
 			}
 		}
 	}
-	if limit := s.memory.LimitBytes; rowBytes > limit {
-		return r, protocol.Errorf(protocol.StatusOutOfMemory, "attribute %q: one row has %d bytes, more than the %d that the whole stage may use; raise `serve --memory` or make the rows smaller", t.Name, rowBytes, limit)
+	if r.device, err = s.device("device", r.schema.DeviceType, r.schema.DeviceID); err != nil {
+		return r, named(t.Name, err)
 	}
-	r.schema, r.rowBytes = t.Schema, rowBytes
+	if sp := s.memory.on(r.device); rowBytes > sp.LimitBytes {
+		option := "--memory"
+		if r.device != nil {
+			option = "--gpu-memory"
+		}
+		return r, protocol.Errorf(protocol.StatusOutOfMemory, "attribute %q: one row has %d bytes, more than the %d that the whole stage may use on %s; raise `serve %s` or make the rows smaller", t.Name, rowBytes, sp.LimitBytes, r.device, option)
+	}
+	r.rowBytes = rowBytes
 	clear(r.schema.RowShape[r.schema.RowDimensions:])
 	return r, nil
+}
+
+// serves tells why a column cannot be written: its device is not there in this life of the
+// broker.
+func (s *Store) serves(c *column) error {
+	if !c.onDevice() || c.device != nil {
+		return nil
+	}
+	_, err := s.device("device", c.schema.DeviceType, c.schema.DeviceID)
+	return named(c.name, err)
 }
 
 // carriesFirst tells whether the first prim of q carries the column, sealed or not.
@@ -182,9 +227,11 @@ type payload struct {
 	bytes     []byte
 	rows      uint64
 	selection tensor.Selection
-	staged    *Block   // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
-	adopt     bool     // the producer promises not to touch staged again
-	session   *Session // of several groups, that the rows are of; else nil
+	staged    *Block       // the lease that bytes lie in; may be captured; nil: bytes are the arguments'
+	adopt     bool         // the producer promises not to touch staged again
+	session   *Session     // of several groups, that the rows are of; else nil
+	wait      func() error // until it returns, the rows are not there; nil: they are
+	holder    any          // who may write to staged until then, and perhaps for longer
 
 	starts   []uint64 // of an array: where each row begins in bytes, and the last one ends; nil: packed
 	rowBytes uint64   // of a packed array: of each row
@@ -205,6 +252,9 @@ type incoming struct {
 	from     []uint32      // of an array: the payload's row for each of the capture's prims; nil: row i
 	standing bool          // the capture is among its column's already
 	first    bool          // the column has no rows yet, and so many come that a Job makes their row map
+	late     *Block        // the lease that a Job waits for work on; it goes back when that has arrived
+	holder   any           // who has it else
+	arrived  bool
 	copied   uint64
 	flags    uint32
 }

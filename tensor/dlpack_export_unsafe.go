@@ -21,11 +21,13 @@ import (
 //
 // Strides are always written, and of compact data they are the canonical ones also where a dimension has size 1, since
 // consumers differ in what they expect there. Rank zero has neither shape nor strides. Pinned host memory is given as
-// plain host memory. The struct is Go memory that does not move; data in Go's heap is kept, and where it is, until the
+// plain host memory. Of device memory data is the address of the first element, whose bytes must be there: an export
+// waits for no stream. The struct is Go memory that does not move; data in Go's heap is kept, and where it is, until the
 // deleter was called. So both may be passed by cgo or without it, as an unsafe.Pointer.
 //
 // Errors: INVALID_ARGUMENT for nil, other flags and a tensor that is not valid; NOT_SUPPORTED for an element type or a
-// device that this version has not, and for FlagReadOnly without FlagIsCopied, which this form cannot say.
+// device that this version has not, for FlagIsCopied of device memory, and for FlagReadOnly without FlagIsCopied, which
+// this form cannot say.
 func ExportManaged(t *Tensor, flags uint64, release func()) (*DLManagedTensor, error) {
 	e, err := export(t, flags, release, false)
 	if err != nil {
@@ -79,7 +81,11 @@ func export(t *Tensor, flags uint64, release func(), versioned bool) (*exported,
 	if t == nil {
 		return nil, invalid("tensor is NULL")
 	}
-	if err := t.checkHost(); err != nil {
+	check := t.checkHost
+	if t.Device.Type == DeviceCUDA && flags&FlagIsCopied == 0 {
+		check = t.checkCUDA
+	}
+	if err := check(); err != nil {
 		return nil, err
 	}
 	if flags&^(FlagReadOnly|FlagIsCopied) != 0 {
@@ -110,7 +116,12 @@ func export(t *Tensor, flags uint64, release func(), versioned bool) (*exported,
 func (e *exported) describe(t *Tensor) {
 	rank := len(t.Shape)
 	e.tensor = DLTensor{Device: DLDevice{Type: int32(DeviceCPU)}, NDim: int32(rank), DType: t.DType}
-	if len(t.Data) > 0 {
+	switch {
+	case t.Device.Type == DeviceCUDA:
+		e.tensor.Device = DLDevice{Type: int32(DeviceCUDA), ID: int32(t.Device.ID)}
+		// A number all the same: Go's pointers never lead where the driver has reserved addresses.
+		*(*uintptr)(unsafe.Pointer(&e.tensor.Data)) = t.Address + uintptr(t.ByteOffset)
+	case len(t.Data) > 0:
 		e.tensor.Data = unsafe.Pointer(&t.Data[min(t.ByteOffset, uint64(len(t.Data)-1))]) // of no elements it may lie anywhere
 	}
 	if rank == 0 {
@@ -248,10 +259,25 @@ func (t *Tensor) checkHost() error {
 		return err
 	}
 	if !t.Device.Host() {
-		return notSupported("the tensor lies on device type %d: this version takes host memory only", t.Device.Type)
+		return notSupported("the tensor lies on device type %d: this takes host memory only; copy it there first", t.Device.Type)
 	}
 	if t.Device.Type == DeviceCPU && t.Device.ID != 0 {
 		return invalid("the tensor lies on CPU device %d: expected 0, there is no other", t.Device.ID)
+	}
+	return nil
+}
+
+// checkCUDA is CheckBounds of a tensor in device memory that may be exported.
+func (t *Tensor) checkCUDA() error {
+	n, err := t.Elements()
+	if err == nil {
+		err = t.CheckBounds()
+	}
+	if err != nil {
+		return err
+	}
+	if n > 0 && t.Address == 0 {
+		return invalid("the tensor lies on %s and has no address", t.Device)
 	}
 	return nil
 }

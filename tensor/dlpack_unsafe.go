@@ -65,13 +65,14 @@ const DLPackMajor = 1
 
 // ImportManaged reads what a DLPack producer in this process made. The tensor aliases the data: nothing is copied but
 // the shape. Strides must be those of row-major order, or nil, which producers before DLPack 1.2 write; where a
-// dimension is 1 its stride does not matter, nor does any of an empty tensor. No alignment is asked for.
+// dimension is 1 its stride does not matter, nor does any of an empty tensor. No alignment is asked for. A tensor of a CUDA
+// device comes as its Address; what the producer has queued for it is the caller's to wait for.
 //
 // Ownership: the deleter stays the caller's to call, also on failure, and the tensor is good until then. The caller
 // must trust the pointers: C tells nobody how much memory lies behind them.
 //
 // Errors: INVALID_ARGUMENT for nil and for what is no tensor; NOT_SUPPORTED for elements below 8 bits, for a device
-// other than the CPU and pinned host memory, and for strides of another order: take ImportManagedCopy.
+// other than the CPU, pinned host memory and CUDA, and for strides of another order: take ImportManagedCopy.
 func ImportManaged(m *DLManagedTensor) (Tensor, error) {
 	if m == nil {
 		return Tensor{}, noManaged()
@@ -90,8 +91,8 @@ func ImportVersioned(m *DLManagedTensorVersioned) (Tensor, error) {
 	return t, err
 }
 
-// ImportManagedCopy copies a producer's tensor, of any strides (negative and 0 too), into row-major order. The
-// producer's may go when this returns; its deleter stays the caller's to call.
+// ImportManagedCopy copies a producer's tensor in host memory, of any strides (negative and 0 too), into row-major order.
+// The producer's may go when this returns; its deleter stays the caller's to call.
 func ImportManagedCopy(m *DLManagedTensor) (Tensor, error) {
 	if m == nil {
 		return Tensor{}, noManaged()
@@ -132,6 +133,9 @@ func compactOf(t Tensor, err error) (Tensor, error) {
 }
 
 func copyOf(t Tensor, err error) (Tensor, error) {
+	if err == nil {
+		err = t.checkHost() // who copies device memory must know its streams
+	}
 	if err != nil {
 		return Tensor{}, err
 	}
@@ -152,9 +156,9 @@ func describe(d *DLTensor) (Tensor, error) {
 		return Tensor{}, invalid("DLPack tensor is on device (%d, %d): expected a type from 1 and a number from 0, which is 0 for the CPU",
 			d.Device.Type, d.Device.ID)
 	}
-	if !device.Host() {
-		return Tensor{}, notSupported("DLPack tensor is on device (%d, %d): this version takes host memory only, types %d and %d; copy it there first",
-			d.Device.Type, d.Device.ID, DeviceCPU, DeviceCUDAHost)
+	if !device.Host() && device.Type != DeviceCUDA {
+		return Tensor{}, notSupported("DLPack tensor is on device (%d, %d): expected the CPU, pinned host memory or CUDA, types %d, %d and %d; copy it there first",
+			d.Device.Type, d.Device.ID, DeviceCPU, DeviceCUDAHost, DeviceCUDA)
 	}
 	t := Tensor{DType: d.DType, Device: device, Shape: copyInt64s(d.Shape, d.NDim)}
 	if d.Strides != nil && d.NDim > 0 {
@@ -178,6 +182,10 @@ func describe(d *DLTensor) (Tensor, error) {
 	if uint64(-low) > first || uint64(high) > math.MaxUint64-first || high > math.MaxInt64+low {
 		return Tensor{}, invalid("DLPack tensor has shape %s and strides %s: it reaches beyond the address space",
 			formatShape(t.Shape), t.formatStrides())
+	}
+	if device.Type == DeviceCUDA {
+		t.Address, t.ByteOffset = uintptr(d.Data), d.ByteOffset
+		return t, nil
 	}
 	from := unsafe.Add(d.Data, int(d.ByteOffset)+int(low)) // the sum may wrap, and then means the same address
 	t.Data = unsafe.Slice((*byte)(from), high-low)

@@ -203,3 +203,32 @@ func TestAnImportedShapeIsPrivate(t *testing.T) {
 	shape[0] = 9
 	require.Equal(t, []int64{0, 3}, in.Shape)
 }
+
+// A tensor in device memory goes out with its offset in data, canonical strides and this process's number of the device
+// (field reports G1, G4, G18), and comes back as an address; nobody follows it.
+func TestDeviceTensorsGoOutAndIn(t *testing.T) {
+	const address = 0x7f0000000000
+	released := make(chan struct{})
+	in := Tensor{Address: address, ByteOffset: 256, Shape: []int64{2, 1, 3}, DType: Float32, Device: Device{DeviceCUDA, 1}, ReadOnly: true}
+	m, err := ExportVersioned(&in, 0, func() { close(released) })
+	require.NoError(t, err)
+	require.EqualValues(t, address+256, uintptr(m.Tensor.Data))
+	require.Zero(t, m.Tensor.ByteOffset)
+	require.Equal(t, DLDevice{Type: 2, ID: 1}, m.Tensor.Device)
+	require.Equal(t, []int64{3, 3, 1}, int64s(m.Tensor.Strides, 3))
+	require.Equal(t, FlagReadOnly, m.Flags)
+
+	back, err := ImportVersioned(m)
+	require.NoError(t, err)
+	require.Equal(t, Tensor{Address: address + 256, Shape: []int64{2, 1, 3}, DType: Float32, Device: in.Device, ReadOnly: true}, back)
+	_, err = ImportVersionedCopy(m)
+	require.ErrorContains(t, err, "device type 2")
+	Discard(m)
+	<-released
+
+	_, err = ExportVersioned(&in, FlagIsCopied, nil)
+	require.ErrorContains(t, err, "device type 2")
+	in.Address = 0
+	_, err = ExportVersioned(&in, 0, nil)
+	require.ErrorContains(t, err, "cuda:1")
+}

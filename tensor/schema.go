@@ -185,6 +185,17 @@ func (s *Schema) View(data []byte, rows int, readOnly bool) (Tensor, error) {
 	return Tensor{Data: data, Shape: s.ViewShape(rows), DType: lane, Device: s.Device, ReadOnly: readOnly}, nil
 }
 
+// ViewAt is View of rows in device memory, which begin at an address of this process on
+// a device by this process's number.
+func (s *Schema) ViewAt(address uintptr, device Device, rows int, readOnly bool) (Tensor, error) {
+	if s.Kind != Fixed || device.Host() {
+		return Tensor{}, invalid("device view of a column that is %s: expected kind fixed on a device", s)
+	}
+	lane := s.DType
+	lane.Lanes = 1
+	return Tensor{Address: address, Shape: s.ViewShape(rows), DType: lane, Device: device, ReadOnly: readOnly}, nil
+}
+
 // formatShape writes a shape as Python does: "()", "(3,)", "(480, 640, 3)".
 func formatShape[T int64 | uint64](shape []T) string {
 	var b strings.Builder

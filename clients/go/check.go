@@ -24,6 +24,10 @@ type payload struct {
 	sizeBytes uint64
 	primMode  uint32
 
+	gpu     *gpu   // the values lie there; nil: on the host
+	staging Device // where they travel, by the broker's number; zero: anywhere
+	sync    CUDASync
+
 	ragged [][]byte // of kind array: the bytes of each row
 	sizes  []uint64 // of kind array: the elements of each row
 	prims  int      // of kind array: of the query
@@ -106,10 +110,14 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, nil
 	}
 	t, err := toTensor(w.values)
+	if err == nil && !t.Device.Host() {
+		p.gpu, p.staging, err = c.source(&t)
+	}
 	if err != nil {
 		return p, named(err)
 	}
 	var given tensor.Schema
+	var device Device // that the broker is told: that of the values makes that of a new attribute
 	var rows uint64
 	err = c.fit(q, w.name, func(stored *tensor.Schema) (err error) {
 		rowShape := w.rowShape
@@ -120,7 +128,10 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 			return err
 		}
 		given.Semantic = w.semantic
-		if stored != nil {
+		if device = p.staging; stored != nil {
+			device = Device{}
+		}
+		if given.Device = deviceFor(device, stored); stored != nil {
 			return stored.Accept(&given)
 		}
 		return given.Validate()
@@ -140,7 +151,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 			p.take, rows = selection.IndexMap[:n], n
 		}
 	}
-	p.name, p.schema, p.tensor, p.rows = w.name, wireSchema(&given), t, rows
+	p.name, p.schema, p.tensor, p.rows = w.name, givenSchema(&given, device), t, rows
 	p.count, p.mask = selection.Count, selection.Mask
 	if w.insert {
 		p.primMode = protocol.ModeInsert
@@ -186,6 +197,26 @@ func foldSchema(t *Tensor, stored *tensor.Schema, rowShape []uint64, rows uint64
 	given.DType.Lanes = uint16(lanes)
 	n, _, err := tensor.FoldFixed(t, &given, rows)
 	return given, n, err
+}
+
+// deviceFor is the device, by the broker's number, that a call means that names given: the
+// zero Device leaves it to what is stored, and to the host where nothing is.
+func deviceFor(given Device, stored *tensor.Schema) Device {
+	switch {
+	case given != Device{}:
+		return given
+	case stored != nil:
+		return stored.Device
+	}
+	return CPU
+}
+
+// givenSchema is what the broker is told of s: it decides on the device where none was
+// named (rule C5).
+func givenSchema(s *tensor.Schema, device Device) protocol.Schema {
+	w := wireSchema(s)
+	w.DeviceType, w.DeviceID = device.Type, device.ID
+	return w
 }
 
 func wireSchema(s *tensor.Schema) protocol.Schema {

@@ -243,11 +243,17 @@ func (m *session) giveUp() (open bool) {
 // INVALID_HANDLE. The Op fails with INVALID_HANDLE when the session was aborted
 // meanwhile, with FLOOR_VIOLATION when a seal passed its ordinal, and with QUEUE_FULL or
 // OUT_OF_MEMORY when there is no room: then the group waits for another claim.
-func (g *MapGroup) Unmap() (*Op, error) {
-	if g.session != nil {
-		return g.inner.unmapGroup(g.index, AllPrims, nil, g.session.flags())
+//
+// sync, at most one, is what rows in device memory wait for: see UnmapAttribute.
+func (g *MapGroup) Unmap(sync ...CUDASync) (*Op, error) {
+	s, err := one(sync)
+	if err != nil {
+		return nil, err
 	}
-	op, err := g.inner.unmapGroup(g.index, AllPrims, nil, 0)
+	if g.session != nil {
+		return g.inner.unmapGroup(g.index, AllPrims, nil, s, g.session.flags())
+	}
+	op, err := g.inner.unmapGroup(g.index, AllPrims, nil, s, 0)
 	if err == nil {
 		g.inner.mutex.Lock()
 		g.inner.end()

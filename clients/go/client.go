@@ -67,6 +67,7 @@ type client struct {
 	retired  atomic.Uint32
 
 	deletes deletes
+	devices devices
 
 	lastQuery atomic.Uint64 // that this client numbered itself
 	lastList  atomic.Uint64
@@ -85,6 +86,7 @@ func (c *client) enter() error {
 		if c.holders.CompareAndSwap(n, n+1) {
 			if c.reader != nil { // not while it attaches
 				c.dropRetired()
+				c.dropImports()
 			}
 			return nil
 		}
@@ -105,6 +107,7 @@ func (c *client) unmap() {
 	}
 	c.segments = map[uint64]*mapped{}
 	c.mapping.Unlock()
+	c.devices.close()
 	for _, m := range []*shm.Mapping{c.channel, c.directory, c.doorbell} {
 		if m != nil {
 			_ = m.Close()

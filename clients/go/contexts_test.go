@@ -16,6 +16,7 @@ import (
 // withoutContext are the functions that may make a context of their own, and why. Whatever else waits takes its
 // caller's.
 var withoutContext = map[string]string{
+	"askDevice":   "as pull",
 	"claim":       "cleans up behind a caller that has given up",
 	"openSession": "cleans up behind a caller that has given up",
 	"pinByBroker": "the broker may store into the slots as long as the session lives",

@@ -100,7 +100,9 @@ func (m *session) lend(i int) error {
 		m.lent = map[int]int{}
 	}
 	m.lent[i]++
-	m.client.keepSegment(m.groups[i].Block.Segment, 1)
+	if m.device == nil {
+		m.client.keepSegment(m.groups[i].Block.Segment, 1)
+	}
 	return nil
 }
 
@@ -110,9 +112,12 @@ func (m *session) unlend(i int) {
 	if m.lent[i]--; m.lent[i] == 0 {
 		delete(m.lent, i)
 	}
-	m.client.keepSegment(m.groups[i].Block.Segment, -1)
+	if m.device == nil {
+		m.client.keepSegment(m.groups[i].Block.Segment, -1)
+	}
 	if m.ended && len(m.lent) == 0 {
 		m.client.forget(m)
+		m.leaveDevice()
 	}
 	m.client.leave()
 }

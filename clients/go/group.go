@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"callboard/protocol"
 	"callboard/tensor"
 )
 
@@ -161,7 +162,8 @@ func (g *Group) Shape() []int64 {
 }
 
 // Bytes is the array's memory: Rows rows, compact, read-only. A store there faults.
-// INVALID_HANDLE after Release; empty where IsDelete. Kind array is INVALID_ARGUMENT.
+// INVALID_HANDLE after Release; empty where IsDelete. Kind array is INVALID_ARGUMENT, and
+// so is device memory: DevicePointer gives its address, On its bytes on the host.
 func (g *Group) Bytes() ([]byte, error) {
 	if err := g.hold.usable("the group"); err != nil {
 		return nil, err
@@ -173,6 +175,9 @@ func (g *Group) Bytes() ([]byte, error) {
 	if g.IsArray() {
 		return nil, isRagged(g.Attribute())
 	}
+	if g.part.place.number != 0 {
+		return nil, fail(protocol.StatusInvalidArgument, "attribute %q lies in device memory (%s), which the host cannot touch: read it with Device: CPU, or call On(ctx, CPU); DevicePointer and Array give its address", g.Attribute(), g.Device())
+	}
 	if !g.part.rows.Dense {
 		return v.Data, nil
 	}
@@ -180,13 +185,19 @@ func (g *Group) Bytes() ([]byte, error) {
 	return v.Data[first:][:size:size], nil
 }
 
-// Array describes the memory as a read-only tensor of Shape.
+// Array describes the memory as a read-only tensor of Shape: on the host its bytes, on a
+// device its address.
 func (g *Group) Array() (Tensor, error) {
-	b, err := g.Bytes()
-	if err != nil {
-		return Tensor{}, err
+	var t Tensor
+	var err error
+	if g.part.place.number != 0 && !g.IsDelete() {
+		t, err = g.deviceArray()
+	} else {
+		var b []byte
+		if b, err = g.Bytes(); err == nil {
+			t, err = g.rowSchema().View(b, g.Rows(), true)
+		}
 	}
-	t, err := g.rowSchema().View(b, g.Rows(), true)
 	if err == nil && g.single {
 		t.Shape = t.Shape[1:]
 	}
@@ -216,7 +227,12 @@ func (g *Group) row(i int) ([]byte, error) {
 	return g.part.ragged[i], nil
 }
 
-func (g *Group) rowSchema() *tensor.Schema { return &g.part.version.Column.Schema }
+func (g *Group) rowSchema() *tensor.Schema {
+	if g.part.schema != nil {
+		return g.part.schema
+	}
+	return &g.part.version.Column.Schema
+}
 
 // Retain gives another lease on the same data, to be released on its own: for whoever holds the bytes longer than the
 // group's owner, another goroutine for instance. INVALID_HANDLE after Release.

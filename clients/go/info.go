@@ -32,6 +32,9 @@ type AttributeInfo struct {
 	DType    DType
 	RowShape []uint64
 	Semantic Semantic
+	// Device is where its rows lie, by the broker's number: Info loads no driver that would
+	// know this process's.
+	Device Device
 	// IsArray: of kind array; then RowBytes is the size of an element.
 	IsArray  bool
 	RowBytes uint64
@@ -87,7 +90,7 @@ func text(b []byte) string {
 // more than a client may pin.
 func (c *client) attributeInfo(column *snapshot.Column) (AttributeInfo, error) {
 	n := column.Counters()
-	a := AttributeInfo{Name: column.Name, DType: column.Schema.DType, RowShape: column.Schema.RowShape, Semantic: column.Schema.Semantic,
+	a := AttributeInfo{Name: column.Name, DType: column.Schema.DType, RowShape: column.Schema.RowShape, Semantic: column.Schema.Semantic, Device: column.Schema.Device,
 		IsArray: column.IsArray(), RowBytes: column.RowBytes, Retain: column.Retain(), Handoff: Handoff(column.Handoff()),
 		Versions: n.Versions, Adopted: n.Adopted, Scattered: n.Scattered, AdoptRefused: n.AdoptRefused, CopiedBytes: n.CopiedBytes}
 	if a.IsArray {

@@ -42,6 +42,12 @@ type MapOptions struct {
 	// kind is that of the attribute that exists.
 	IsArray      bool
 	ElementSizes []uint64
+	// Device is where a new attribute lies; the zero Device is the host, or where the
+	// attribute lies that exists.
+	Device Device
+	// Staging is in what memory the groups are filled; the zero Device is where the attribute
+	// lies. What is filled elsewhere is copied at unmap and never adopted (rule C5).
+	Staging Device
 }
 
 // MapSession is memory of the stage that this process fills in place: no copy is made
@@ -72,10 +78,14 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)
 	}
+	var staging Device
+	if err == nil {
+		staging, err = c.staging(name, &o)
+	}
 	if err != nil {
 		return nil, refused(err)
 	}
-	r := mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims(), sizes: o.ElementSizes}
+	r := mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims(), sizes: o.ElementSizes, staging: staging}
 	if o.Insert {
 		r.primMode = protocol.ModeInsert
 	}
@@ -94,9 +104,13 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 		return w, fail(protocol.StatusInvalidArgument, "init is %d: expected InitNone, InitZero or InitCurrent", o.Init)
 	}
 	open := o.DType == (DType{})
+	device, err := c.ofBroker(o.Device)
+	if err != nil {
+		return w, named(name, err)
+	}
 	var given tensor.Schema
 	err = c.fit(q, name, func(stored *tensor.Schema) error {
-		given = tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+		given = tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: deviceFor(device, stored)}
 		switch {
 		case stored == nil && open:
 			return fail(protocol.StatusInvalidArgument, "it does not exist: an element type is needed to make it")
@@ -142,7 +156,16 @@ func (c *client) mapSchema(q *Query, name string, o *MapOptions) (w protocol.Sch
 	case given.Kind == tensor.Array && n != q.Len() && !q.running():
 		return w, fail(protocol.StatusInvalidArgument, "attribute %q: element_sizes has %d entries for %d prims: a session of kind array needs one element count per prim", name, n, q.Len())
 	}
-	return wireSchema(&given), nil
+	return givenSchema(&given, device), nil
+}
+
+// staging is the memory that a session is filled in, by the broker's number.
+func (c *client) staging(name string, o *MapOptions) (Device, error) {
+	staging, err := c.ofBroker(o.Staging)
+	if err != nil {
+		return staging, fail(asError(err).(*Error).Status, "attribute %q: Staging: %s", name, asError(err).(*Error).Text)
+	}
+	return staging, nil
 }
 
 func (c *client) mapSession(ctx context.Context, r mapRequest) (*MapSession, error) {
@@ -219,37 +242,46 @@ func (g *MapGroup) First() int { return int(g.place.FirstPrim) }
 func (g *MapGroup) Prims() []uint64 { return g.prims }
 
 // Bytes is the group's memory: Rows rows, one after the other, writable, of kind array
-// too. INVALID_HANDLE once it was unmapped.
+// too. INVALID_HANDLE once it was unmapped, INVALID_ARGUMENT for device memory, which has
+// DevicePointer.
 func (g *MapGroup) Bytes() ([]byte, error) { return g.inner.memory(g.index) }
 
-// Array describes the memory of a group of the fixed kind as (rows, *row_shape[, lanes]).
+// Array describes the memory of a group of the fixed kind as (rows, *row_shape[, lanes]):
+// on the host its bytes, on a device its address.
 func (g *MapGroup) Array() (Tensor, error) {
 	if g.IsArray() {
 		return Tensor{}, isRagged(g.inner.name)
 	}
-	b, err := g.Bytes()
-	if err != nil {
-		return Tensor{}, err
-	}
-	t, err := g.inner.schema.View(b, g.Rows(), false)
-	return t, asError(err)
+	return g.inner.array(g.index, g.Rows())
 }
 
 func (g *MapGroup) rowSchema() *tensor.Schema { return &g.inner.schema }
 
-// UnmapGroup hands a group back for its commit. Twice is INVALID_HANDLE.
-func (m *MapSession) UnmapGroup(g *MapGroup) (*Op, error) {
+// UnmapGroup hands a group back for its commit. Twice is INVALID_HANDLE. See MapGroup.Unmap
+// for sync.
+func (m *MapSession) UnmapGroup(g *MapGroup, sync ...CUDASync) (*Op, error) {
 	if g.inner != m.inner {
 		return nil, refused(fail(protocol.StatusInvalidHandle, "the group is of another session"))
 	}
-	return g.Unmap()
+	return g.Unmap(sync...)
 }
 
 // UnmapAttribute ends the session and commits all that was not handed back; the
 // session's memory is dead from here on. Of the short form it also seals. Of a session of
 // several groups the Op is done when every group was unmapped, by whomever: what a worker
 // that dies had claimed is another's to fill meanwhile.
-func (m *MapSession) UnmapAttribute() (*Op, error) { return m.inner.unmapAttribute(m.flags()) }
+//
+// sync, at most one, is what rows in device memory wait for: the Op is done when they are
+// there and what the broker had to copy of them is. What is queued goes on filling the
+// memory until then; it must not be freed or reused by the process's own work, nor the
+// Stage closed.
+func (m *MapSession) UnmapAttribute(sync ...CUDASync) (*Op, error) {
+	s, err := one(sync)
+	if err != nil {
+		return nil, err
+	}
+	return m.inner.unmapAttribute(s, m.flags())
+}
 
 func (m *MapSession) flags() uint32 {
 	if m.inner.next {
@@ -259,8 +291,8 @@ func (m *MapSession) flags() uint32 {
 }
 
 // Commit is UnmapAttribute, waited for.
-func (m *MapSession) Commit(ctx context.Context) error {
-	op, err := m.UnmapAttribute()
+func (m *MapSession) Commit(ctx context.Context, sync ...CUDASync) error {
+	op, err := m.UnmapAttribute(sync...)
 	if err != nil {
 		return err
 	}
@@ -272,7 +304,9 @@ func (m *MapSession) Commit(ctx context.Context) error {
 // UnmapAttribute, or a Commit that was given up, still waits for other workers.
 //
 // Abort does not wait for the broker: another client that is told of it must not seal
-// the ordinal before an operation that was submitted after the Abort has ended (R7).
+// the ordinal before an operation that was submitted after the Abort has ended (R7). Of
+// device memory, wait for what is queued to fill it before you abort: it is somebody else's
+// next.
 func (m *MapSession) Abort() {
 	if !m.inner.abort() {
 		m.inner.abortLast()
@@ -283,23 +317,26 @@ func (m *MapSession) Abort() {
 // INVALID_ARGUMENT where there are several: Groups claims them.
 func (m *MapSession) Bytes() ([]byte, error) {
 	if m.inner.split {
-		return nil, refused(fail(protocol.StatusInvalidArgument, "attribute %q: the session has several groups, each with memory of its own; range over Groups", m.inner.name))
+		return nil, m.several()
 	}
 	return m.inner.memory(0)
+}
+
+func (m *MapSession) several() error {
+	return refused(fail(protocol.StatusInvalidArgument, "attribute %q: the session has several groups, each with memory of its own; range over Groups", m.inner.name))
 }
 
 // Array describes a session of one group. Of the short form's single row the axis
 // of rows is left out: the shape is row_shape[, lanes].
 func (m *MapSession) Array() (Tensor, error) {
-	b, err := m.Bytes()
-	if err != nil {
-		return Tensor{}, err
+	if m.inner.split {
+		return Tensor{}, m.several()
 	}
 	rows := 0
 	if len(m.inner.groups) > 0 {
 		rows = int(m.inner.groups[0].Rows)
 	}
-	t, err := m.inner.schema.View(b, rows, false)
+	t, err := m.inner.array(0, rows)
 	if err == nil && m.inner.next && rows == 1 {
 		t.Shape = t.Shape[1:]
 	}

@@ -156,6 +156,7 @@ type request struct {
 	at    uint64   // the ordinal of what it commits; that of the entry where 0
 	life  uint64   // of the session or query that it belongs to; 0: any
 	epoch uint64   // the newest one when it was submitted
+	ends  bool     // of an OpUnmapGroup: its session ends with it
 }
 
 // changes tells whether it is a producer's.
@@ -289,6 +290,9 @@ func (c *client) poll() *Error {
 			content = append([]byte(nil), shared...)
 		}
 		delete(c.ops, e.OpID)
+		if op.request.ends {
+			c.endAfter(&op.request, e.Status)
+		}
 		if status := protocol.Status(e.Status); status != protocol.StatusOK {
 			op.finish(&Error{Status: status, Text: op.what() + ": " + string(content), OpID: op.id, operation: true}, &e, nil)
 			continue

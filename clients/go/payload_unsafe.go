@@ -148,12 +148,21 @@ func toTensor(values any) (Tensor, error) {
 	return Tensor{}, fail(protocol.StatusInvalidArgument, "values are of type %T: expected a Tensor, a slice or array of numbers of a fixed size, or such a number (not int or uint)", values)
 }
 
+// toHostTensor is toTensor of what only the host has.
+func toHostTensor(values any) (Tensor, error) {
+	t, err := toTensor(values)
+	if err == nil && !t.Device.Host() {
+		err = fail(protocol.StatusNotSupported, "the tensor lies on %s: attributes of kind array lie on the host; copy it there first", t.Device)
+	}
+	return t, err
+}
+
 func checked(t Tensor) (Tensor, error) {
 	if t.Device == (tensor.Device{}) {
 		t.Device = tensor.CPU
 	}
 	if !t.Device.Host() {
-		return t, fail(protocol.StatusNotSupported, "the tensor lies on %s: this version takes host memory only", t.Device)
+		return t, checkCUDA(&t)
 	}
 	if t.Device.Type == tensor.DeviceCPU && t.Device.ID != 0 { // behaviour 230; pinned memory may name its GPU
 		return t, fail(protocol.StatusInvalidArgument, "the tensor lies on CPU device %d: expected 0, there is no other", t.Device.ID)

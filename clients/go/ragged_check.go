@@ -20,7 +20,7 @@ type sourceRows struct {
 // that toTensor takes is packed.
 func toRows(values any) (s sourceRows, err error) {
 	one := func(i int, value any) error {
-		t, err := toTensor(value)
+		t, err := toHostTensor(value)
 		if err != nil {
 			return inRow(i, err)
 		}
@@ -59,7 +59,7 @@ func toRows(values any) (s sourceRows, err error) {
 			return s, nil
 		}
 	}
-	t, err := toTensor(values)
+	t, err := toHostTensor(values)
 	return sourceRows{tensors: []Tensor{t}, packed: true}, err
 }
 
@@ -182,8 +182,9 @@ func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection, siz
 	if err != nil {
 		return p, err
 	}
-	given := tensor.Schema{Kind: tensor.Array, DType: dtype, RowShape: w.rowShape, Semantic: w.semantic, Device: tensor.CPU}
+	given := tensor.Schema{Kind: tensor.Array, DType: dtype, RowShape: w.rowShape, Semantic: w.semantic}
 	err = c.fit(q, w.name, func(stored *tensor.Schema) error {
+		given.Device = deviceFor(Device{}, stored)
 		if stored != nil {
 			if len(source.tensors) == 0 {
 				given.DType = stored.DType
@@ -209,7 +210,7 @@ func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection, siz
 			return p, err
 		}
 	}
-	p.name, p.schema, p.rows, p.prims = w.name, wireSchema(&given), uint64(len(p.ragged)), q.Len()
+	p.name, p.schema, p.rows, p.prims = w.name, givenSchema(&given, Device{}), uint64(len(p.ragged)), q.Len()
 	p.count, p.mask = selection.Count, selection.Mask
 	if selection.IndexMap != nil {
 		p.count = p.rows

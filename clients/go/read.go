@@ -8,6 +8,7 @@ import (
 
 	"callboard/protocol"
 	"callboard/snapshot"
+	"callboard/tensor"
 )
 
 // ReadOptions narrow a read in time. Ordinal makes the pointers.
@@ -30,6 +31,10 @@ type ReadOptions struct {
 	StampNs *uint64
 	// Nearest, with StampNs: what was sealed after that where its stamp is nearer.
 	Nearest bool
+	// Device is where the groups' rows are wanted: CPU for those of an attribute in device
+	// memory on the host. The zero Device is where each attribute lies, and costs nothing;
+	// elsewhere the broker makes a copy once for all who ask (rule C5). See Group.On.
+	Device Device
 }
 
 // Ordinal is a pointer to n, for ReadOptions.
@@ -81,6 +86,8 @@ type Read struct {
 type part struct {
 	name    string
 	version snapshot.Version
+	place   place            // of the version in device memory; number 0: on the host
+	schema  *tensor.Schema   // of a mirror; nil: the column's
 	rows    *snapshot.RowMap // of what is shown of the version
 	floor   uint64
 	ragged  [][]byte             // of kind array: the row of each prim
@@ -143,7 +150,17 @@ func (s *Stage) ReadAttributes(ctx context.Context, q *Query, names []string, o 
 			return nil, sinceAbove(*o.Since, *o.At)
 		}
 	}
-	return newRead(h, q, h.view.pinned.Columns(), o.window(paths), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
+	r, err := newRead(h, q, h.view.pinned.Columns(), o.window(paths), func(i int) (snapshot.Version, error) { return *h.view.pinned.Version(i), nil })
+	if err != nil || o.Device == (Device{}) {
+		return r, err
+	}
+	for i := range r.parts {
+		if err := r.hold.elsewhere(ctx, &r.parts[i], o.Device); err != nil {
+			r.Release()
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
 // unborn refuses an end above the floor of names that nobody wrote yet.
@@ -222,7 +239,7 @@ func newRead(h *hold, q *Query, columns []*snapshot.Column, w changes, version f
 		if rows == nil {
 			continue
 		}
-		p := part{name: column.Name, version: v, rows: rows, floor: r.floors.Of(column.NameID)}
+		p := part{name: column.Name, version: v, place: h.view.client.placeOf(&v), rows: rows, floor: r.floors.Of(column.NameID)}
 		if w.delta {
 			if r.parts, err = r.changed(h.view.client, p, &w); err != nil {
 				h.release()

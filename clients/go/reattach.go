@@ -155,6 +155,7 @@ func (c *client) resume(conn *shm.Conn, reply *protocol.HelloReply) error {
 	}
 	c.ring.Restart()
 	c.broker.Store(reply.BrokerIncarnation)
+	c.devices.restarted()
 	// A reader of its own: one that does not wait for the end of this gap.
 	r, err := snapshot.NewReader(c.directory.Bytes(), c.segmentNow, c.pins)
 	if err != nil {

@@ -98,9 +98,9 @@ type DeclareOptions struct {
 	DType    DType
 	RowShape []uint64
 	Semantic Semantic
-	// Device is where its rows lie; the zero value is the host, and this version has no
-	// other: NOT_SUPPORTED.
-	Device tensor.Device
+	// Device is where its rows lie; the zero Device is where the attribute lies that exists,
+	// else the host. Kind array is the host's alone.
+	Device Device
 	// Retain is how many versions stay readable, at most 1 048 576; 0 for the stage's
 	// default, or for what an attribute has that exists.
 	Retain uint32
@@ -122,13 +122,15 @@ func (s *Stage) Declare(ctx context.Context, name string, o DeclareOptions) erro
 		return err
 	}
 	defer c.leave()
-	schema := tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic, Device: tensor.CPU}
+	schema := tensor.Schema{Kind: kindOf(o.IsArray), DType: o.DType, RowShape: o.RowShape, Semantic: o.Semantic}
 	err := checkName(name)
-	if none := (tensor.Device{}); err == nil && o.Device != none && o.Device != tensor.CPU {
-		err = fail(protocol.StatusNotSupported, "attribute %q: device is %s: this version holds host memory only", name, o.Device)
-	}
+	var device Device
 	if err == nil {
-		if err = schema.Validate(); err != nil {
+		if device, err = c.ofBroker(o.Device); err == nil {
+			schema.Device = deviceFor(device, nil)
+			err = schema.Validate()
+		}
+		if err != nil {
 			err = named(name, err)
 		}
 	}
@@ -140,7 +142,7 @@ func (s *Stage) Declare(ctx context.Context, name string, o DeclareOptions) erro
 	}
 	head := sizeOf[protocol.DeclareArguments]()
 	_, err = c.call(ctx, request{what: "declaring attribute " + name, opcode: protocol.OpDeclare, size: head + len(name), fill: func(dst []byte) error {
-		args := protocol.DeclareArguments{Schema: wireSchema(&schema), NameOffsetBytes: uint32(head), NameBytes: uint32(len(name)), Retain: o.Retain, Handoff: uint32(o.Handoff)}
+		args := protocol.DeclareArguments{Schema: givenSchema(&schema, device), NameOffsetBytes: uint32(head), NameBytes: uint32(len(name)), Retain: o.Retain, Handoff: uint32(o.Handoff)}
 		copy(dst, bytesOf(&args))
 		copy(dst[head:], name)
 		return nil

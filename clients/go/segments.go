@@ -96,35 +96,13 @@ func (c *client) pullOnce(id uint64, writable bool) (*shm.Mapping, error) {
 	}
 	request := protocol.SegmentRequest{Header: messageHeader[protocol.SegmentRequest](protocol.MessageSegmentRequest), Segment: id}
 	var buf [protocol.MessageBytesMax]byte
-	conn := c.conn.Load()
-	err := conn.Send(bytesOf(&request))
-	var n int
-	var files closers
-	if err == nil {
-		n, files, err = conn.RecvWithin(requestWait, buf[:])
-	}
+	msg, files, err := c.talk(bytesOf(&request), buf[:])
 	defer files.close()
 	if err != nil {
-		if errors.Is(err, shm.ErrTimeout) {
-			// A late answer would be taken for that of the next request.
-			c.end(fail(protocol.StatusSessionEnded, "the broker did not answer a request within %v", requestWait))
-		} else {
-			c.hungUp()
-		}
-		if over := c.alive(); over != nil {
-			return nil, over
-		}
-		return nil, &Error{Status: protocol.StatusBrokerRestarted, Text: "the broker went before it gave a segment", cause: err}
+		return nil, err
 	}
-	if err := errorIn(buf[:n]); err != nil {
-		var said *Error
-		if errors.As(err, &said) {
-			c.end(said)
-		}
-		return nil, c.alive()
-	}
-	reply, ok := decode[protocol.SegmentReply](buf[:n])
-	if err := checkMessage(buf[:n], ok, protocol.MessageSegmentReply); err != nil {
+	reply, ok := decode[protocol.SegmentReply](msg)
+	if err := checkMessage(msg, ok, protocol.MessageSegmentReply); err != nil {
 		return nil, err
 	}
 	if reply.Segment != id {
@@ -166,6 +144,38 @@ func (c *client) pullOnce(id uint64, writable bool) (*shm.Mapping, error) {
 	return x, nil
 }
 
+// talk sends a request over the socket and gives the answer, which lies in buf; the
+// descriptors are the caller's, with an error too. It fails with BROKER_RESTARTED when the
+// broker went meanwhile. The caller holds talking, and has seen that the session goes on.
+func (c *client) talk(request, buf []byte) (msg []byte, files closers, err error) {
+	conn := c.conn.Load()
+	err = conn.Send(request)
+	var n int
+	if err == nil {
+		n, files, err = conn.RecvWithin(requestWait, buf)
+	}
+	if err != nil {
+		if errors.Is(err, shm.ErrTimeout) {
+			// A late answer would be taken for that of the next request.
+			c.end(fail(protocol.StatusSessionEnded, "the broker did not answer a request within %v", requestWait))
+		} else {
+			c.hungUp()
+		}
+		if over := c.alive(); over != nil {
+			return nil, files, over
+		}
+		return nil, files, &Error{Status: protocol.StatusBrokerRestarted, Text: "the broker went before it answered", cause: err}
+	}
+	if err := errorIn(buf[:n]); err != nil {
+		var said *Error
+		if errors.As(err, &said) {
+			c.end(said)
+		}
+		return nil, files, c.alive()
+	}
+	return buf[:n], files, nil
+}
+
 // checkSegment makes sure that what was mapped is the segment that was meant: an id
 // names one creation, whatever a descriptor or a name leads to (rule S2, field report
 // A25).
@@ -193,6 +203,7 @@ func (c *client) dropRetired() {
 	if c.retired.Load() == count || c.retired.Swap(count) == count {
 		return
 	}
+	c.devices.stale.Store(true)
 	c.mapping.RLock()
 	ids := make([]uint64, 0, len(c.segments))
 	for id := range c.segments {

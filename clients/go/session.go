@@ -27,6 +27,7 @@ type session struct {
 	starts [][]uint64                 // of kind array: where each group's rows begin in bytes, and the last one ends
 	gone   []bool                     // groups that were handed back
 	lent   map[int]int                // exports that are alive, by group
+	device []deviceGroup              // of device memory: what each group needs there; else nil
 	ended  bool
 	lost   bool // it ended with a restart of the broker
 	last   *Op  // the final unmap of a split session, which may take long
@@ -43,6 +44,7 @@ type mapRequest struct {
 	rows    uint64 // of a group; 0: one group
 	prims   []uint64
 	sizes   []uint64 // of kind array: the elements of each prim's row
+	staging Device   // by the broker's number; zero: where the attribute lies
 	// primMode is protocol.ModeUpsert or ModeInsert.
 	primMode uint32
 }
@@ -56,7 +58,8 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	sizes := args + align8(len(r.name))
 	op, err := c.submitPatiently(ctx, request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
 		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), names: []string{r.name}, fill: func(dst []byte) error {
-			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows}
+			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows,
+				StagingType: r.staging.Type, StagingID: r.staging.ID}
 			if len(r.sizes) > 0 {
 				a.ElementSizesOffsetBytes, a.ElementSizesCount = uint32(sizes), uint32(len(r.sizes))
 			}
@@ -150,7 +153,13 @@ func (m *session) take(g protocol.GroupDescriptor) error {
 	if m.schema.Kind == tensor.Fixed && m.row != 0 && g.Rows > g.Block.LengthBytes/m.row {
 		return fail(protocol.StatusInternal, "the broker leased %d bytes for %d rows of %d bytes", g.Block.LengthBytes, g.Rows, m.row)
 	}
-	if g.Block.Segment != 0 {
+	if g.DeviceNumber != 0 {
+		d, err := m.client.takeGroup(&g)
+		if err != nil {
+			return err
+		}
+		m.device = append(m.device, d)
+	} else if g.Block.Segment != 0 {
 		x, err := m.client.writableSegment(g.Block.Segment)
 		if err != nil {
 			return err
@@ -188,11 +197,27 @@ func (m *session) memory(i int) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
 	}
+	if m.device != nil {
+		return nil, refused(fail(protocol.StatusInvalidArgument, "attribute %q: the group is device memory (%s), which the host cannot touch: fill it there, at DevicePointer, or map with Staging: CPU", m.name, m.device[i].where()))
+	}
 	x, err := m.client.writableSegment(g.Block.Segment)
 	if err != nil {
 		return nil, err
 	}
 	return x.Bytes()[g.Block.OffsetBytes:][:size:size], nil
+}
+
+// array describes the memory of group i, of the fixed kind, wherever it lies.
+func (m *session) array(i, rows int) (t Tensor, err error) {
+	if d := m.onDevice(i); d != nil {
+		t, err = m.schema.ViewAt(uintptr(d.arena.at(d.place)), d.device(), rows, false)
+		return t, asError(err)
+	}
+	b, err := m.memory(i)
+	if err == nil {
+		t, err = m.schema.View(b, rows, false)
+	}
+	return t, asError(err)
 }
 
 func (m *session) usable(i int) error {
@@ -212,7 +237,7 @@ func (m *session) usable(i int) error {
 // protect makes group i read-only in this process when GUARD was granted (rule M1).
 func (m *session) protect(i int, readOnly bool) {
 	g := &m.groups[i]
-	if !m.client.guard || g.Block.Segment == 0 {
+	if !m.client.guard || g.Block.Segment == 0 || m.device != nil {
 		return
 	}
 	x, err := m.client.writableSegment(g.Block.Segment)
@@ -230,7 +255,7 @@ func (m *session) protect(i int, readOnly bool) {
 }
 
 // unmapGroup hands group i back. count and mask as in a write's selection.
-func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (*Op, error) {
+func (m *session) unmapGroup(i int, count uint64, mask []uint64, sync CUDASync, flags uint32) (*Op, error) {
 	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -241,20 +266,9 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (
 		return nil, err
 	}
 	defer c.leave()
-	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags | m.copyIfLent(i), handle: m.id, value: uint64(m.groups[i].GroupIndex),
-		names: []string{m.name}, at: m.groups[i].Ordinal, life: m.life}
-	if count != AllPrims || mask != nil {
-		head := sizeOf[protocol.UnmapArguments]()
-		r.size = head + 8*len(mask)
-		r.fill = func(dst []byte) error {
-			a := protocol.UnmapArguments{Selection: protocol.Selection{Count: count, Sort: protocol.SelectRows}}
-			if mask != nil {
-				a.Selection.Sort, a.Selection.WordsOffsetBytes, a.Selection.WordCount = protocol.SelectMask, uint32(head), uint32(len(mask))
-			}
-			copy(dst, bytesOf(&a))
-			copy(dst[head:], bytesOfSlice(mask))
-			return nil
-		}
+	r, err := m.unmapRequest(i, count, mask, sync, flags)
+	if err != nil {
+		return nil, refused(err)
 	}
 	m.protect(i, true) // before the broker may read: a late store faults where it is made
 	op, err := c.submit(r)
@@ -266,8 +280,32 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, flags uint32) (
 	return op, nil
 }
 
+// unmapRequest is OpUnmapGroup of group i. The caller holds mutex.
+func (m *session) unmapRequest(i int, count uint64, mask []uint64, sync CUDASync, flags uint32) (request, error) {
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapGroup, flags: flags | m.copyIfLent(i), handle: m.id, value: uint64(m.groups[i].GroupIndex),
+		names: []string{m.name}, at: m.groups[i].Ordinal, life: m.life}
+	event, used, err := m.record(i, sync)
+	if err != nil {
+		return r, err
+	}
+	if count != AllPrims || mask != nil || used != 0 {
+		head := sizeOf[protocol.UnmapArguments]()
+		r.size = head + 8*len(mask)
+		r.fill = func(dst []byte) error {
+			a := protocol.UnmapArguments{Selection: protocol.Selection{Count: count, Sort: protocol.SelectRows}, EventIndex: event, EventUsed: used}
+			if mask != nil {
+				a.Selection.Sort, a.Selection.WordsOffsetBytes, a.Selection.WordCount = protocol.SelectMask, uint32(head), uint32(len(mask))
+			}
+			copy(dst, bytesOf(&a))
+			copy(dst[head:], bytesOfSlice(mask))
+			return nil
+		}
+	}
+	return r, nil
+}
+
 // unmapAttribute ends the session: what is left is committed.
-func (m *session) unmapAttribute(flags uint32) (*Op, error) {
+func (m *session) unmapAttribute(sync CUDASync, flags uint32) (*Op, error) {
 	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -281,15 +319,15 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 		return nil, err
 	}
 	defer c.leave()
+	r, err := m.endRequest(sync, flags)
+	if err != nil {
+		return nil, refused(err)
+	}
 	for i := range m.groups {
 		if !m.gone[i] {
 			m.protect(i, true)
-			flags |= m.copyIfLent(i)
+			r.flags |= m.copyIfLent(i)
 		}
-	}
-	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id, names: []string{m.name}, life: m.life}
-	if len(m.groups) > 0 {
-		r.at = m.groups[0].Ordinal
 	}
 	op, err := c.submit(r)
 	if err != nil && c.doomed(m.life) {
@@ -312,11 +350,31 @@ func (m *session) unmapAttribute(flags uint32) (*Op, error) {
 	return op, nil
 }
 
+// endRequest is what ends the session with a commit of all that is left. The caller holds mutex.
+func (m *session) endRequest(sync CUDASync, flags uint32) (request, error) {
+	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id, names: []string{m.name}, life: m.life}
+	if len(m.groups) > 0 {
+		r.at = m.groups[0].Ordinal
+	}
+	switch {
+	case sync == CUDASync{}:
+	case m.device == nil, m.split:
+		return r, m.noSync()
+	case !m.gone[0]:
+		// An event goes with a group; the session ends when that is done, as it ended.
+		r, err := m.unmapRequest(0, AllPrims, nil, sync, flags)
+		r.ends = true
+		return r, err
+	}
+	return r, nil
+}
+
 // end forgets the session, unless somebody may still write to its memory. The caller holds mutex.
 func (m *session) end() {
 	m.ended = true
 	if len(m.lent) == 0 {
 		m.client.forget(m)
+		m.leaveDevice()
 	}
 	m.client.leave()
 }

@@ -97,8 +97,14 @@ func TestToTensorTakesWhatPeopleHold(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalidArgument, "it lies outside its bytes")
 	_, err = toTensor(Tensor{Data: []byte{0, 1, 2}, Shape: []int64{3}, DType: tensor.Bool})
 	require.ErrorIs(t, err, ErrInvalidArgument, "a bool is 0 or 1 (field report G9)")
-	_, err = toTensor(Tensor{Shape: []int64{1}, DType: tensor.Float32, Device: tensor.Device{Type: tensor.DeviceCUDA}})
+	_, err = toTensor(Tensor{Shape: []int64{1}, DType: tensor.Float32, Device: CUDA(0)})
+	require.ErrorIs(t, err, ErrInvalidArgument, "it has no address")
+	_, err = toTensor(Tensor{Shape: []int64{2, 2}, Strides: []int64{1, 2}, DType: tensor.Float32, Device: CUDA(0), Address: 1 << 40})
+	require.ErrorIs(t, err, ErrNotSupported, "it is not compact")
+	_, err = toTensor(Tensor{Shape: []int64{1}, DType: tensor.Float32, Device: tensor.Device{Type: 10}})
 	require.ErrorIs(t, err, ErrNotSupported)
+	_, err = toHostTensor(Tensor{Shape: []int64{1}, DType: tensor.Float32, Device: CUDA(0), Address: 1 << 40})
+	require.ErrorIs(t, err, ErrNotSupported, "kind array lies on the host")
 }
 
 // Trailing dimensions fold into lanes, or are the declared row shape (behaviour 3, 4,

@@ -1,6 +1,7 @@
 package callboard
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"callboard/protocol"
@@ -12,6 +13,44 @@ import (
 type view struct {
 	client *client
 	pinned snapshot.Pinned
+
+	mutex   sync.Mutex  // what follows
+	imports []*imported // of device memory that was looked at through it
+	over    bool        // it was given back
+}
+
+// use keeps the arena that a place lies in open until the view is given back.
+func (v *view) use(p place) (*imported, error) {
+	in, err := v.client.use(p)
+	if err != nil {
+		return nil, err
+	}
+	v.mutex.Lock()
+	defer v.mutex.Unlock()
+	if v.over {
+		v.client.unuse(in)
+		return nil, fail(protocol.StatusInvalidHandle, "the view was released")
+	}
+	for _, other := range v.imports {
+		if other == in {
+			v.client.unuse(in)
+			return in, nil
+		}
+	}
+	v.imports = append(v.imports, in)
+	return in, nil
+}
+
+// leave gives the view back.
+func (v *view) leave() {
+	v.mutex.Lock()
+	v.over = true
+	for _, in := range v.imports {
+		v.client.unuse(in)
+	}
+	v.imports = nil
+	v.mutex.Unlock()
+	v.client.leave()
 }
 
 // hold is one holder's part of a view. It counts once, whoever gives it back.
@@ -73,7 +112,7 @@ func (h *hold) release() bool {
 		return false
 	}
 	if h.view.pinned.Release() {
-		h.view.client.leave()
+		h.view.leave()
 	}
 	return true
 }

@@ -25,6 +25,9 @@ type WriteOptions struct {
 	// ([]Tensor, [][]float32, []string) are a row each; one tensor is packed: it is cut
 	// into rows of equal length. Nothing folds: (n, 3) of float32 is 3 n elements.
 	IsArray bool
+	// Sync is what a tensor in device memory waits for before it is copied: the work that
+	// fills it.
+	Sync CUDASync
 }
 
 // Write is one attribute of WriteAttributes.
@@ -42,7 +45,12 @@ type Write struct {
 // Tensor, a slice as FromSlice takes it, or a Group; they are copied before it
 // returns, strided ones as well. Nobody sees them before a seal.
 //
-// A payload above 64 KiB is copied straight into memory that the broker leases,
+// A tensor in device memory (Tensor.Address, Device) is copied on its device, behind what
+// o.Sync names, and must stay as it is until the Op is done. It must be compact, and of a
+// device that the broker serves. A new attribute then lies there; one that exists lies
+// where it does, and the broker copies there.
+//
+// A payload above 64 KiB, and one in device memory, is copied straight into memory that the broker leases,
 // which waits for the lease: only then does ctx matter.
 //
 // Errors at once (rule R6): INVALID_ARGUMENT, FLOOR_VIOLATION, NOT_SUPPORTED, QUEUE_FULL;
@@ -57,9 +65,13 @@ func (s *Stage) WriteAttribute(ctx context.Context, q *Query, name string, value
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)
 	}
+	if err == nil && o.Sync != (CUDASync{}) && p.gpu == nil {
+		err = fail(protocol.StatusInvalidArgument, "attribute %q: a CUDASync is given and the values are on the host: wait for your device before you write", name)
+	}
 	if err != nil {
 		return nil, refused(err)
 	}
+	p.sync = o.Sync
 	op, err := c.write(ctx, handle, &p, o.Ordinal, 0)
 	return op, refused(err)
 }
@@ -90,6 +102,9 @@ func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, w
 		}
 		if err == nil && seen[w.Name] {
 			err = fail(protocol.StatusInvalidArgument, "attribute %q is given twice in one write", w.Name)
+		}
+		if err == nil && payloads[i].gpu != nil {
+			err = fail(protocol.StatusNotSupported, "attribute %q: the values lie on %s: one write of several attributes takes host memory; write it by itself", w.Name, payloads[i].tensor.Device)
 		}
 		if err != nil {
 			return nil, refused(err)
@@ -127,29 +142,34 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 	if err := c.settle(ctx); err != nil {
 		return nil, err
 	}
-	if p.sizeBytes <= protocol.InlineBytesMax {
+	if p.sizeBytes == 0 || p.gpu == nil && p.sizeBytes <= protocol.InlineBytesMax {
 		return c.submit(inlineWrite(query, []payload{*p}, ordinal, flags))
 	}
-	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal, primMode: p.primMode, sizes: p.sessionSizes()})
+	m, err := c.openSession(ctx, mapRequest{query: query, name: p.name, schema: p.schema, ordinal: ordinal, flags: flags & protocol.FlagNextOrdinal, primMode: p.primMode, sizes: p.sessionSizes(), staging: p.staging})
 	if err != nil {
 		return nil, err
 	}
-	dst, err := m.memory(0)
-	if err == nil {
-		err = p.copyTo(dst)
+	sync := CUDASync{}
+	if p.gpu != nil {
+		sync, err = p.copyOnDevice(m)
+	} else {
+		var dst []byte
+		if dst, err = m.memory(0); err == nil {
+			err = p.copyTo(dst)
+		}
 	}
 	if err != nil {
 		m.abort()
 		return nil, err
 	}
 	if p.count == AllPrims && p.mask == nil {
-		op, err := m.unmapAttribute(flags)
+		op, err := m.unmapAttribute(sync, flags)
 		if err != nil {
 			m.abort()
 		}
 		return op, err
 	}
-	op, err := m.unmapGroup(0, p.count, p.mask, flags)
+	op, err := m.unmapGroup(0, p.count, p.mask, sync, flags)
 	if err == nil {
 		err = op.Wait(ctx) // to end the session before would hand over all rows where the selected ones failed
 	}
@@ -157,7 +177,7 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 		m.abort()
 		return nil, err
 	}
-	return m.unmapAttribute(0)
+	return m.unmapAttribute(CUDASync{}, 0)
 }
 
 // inlineWrite is OpWrite with all payloads in the arguments.

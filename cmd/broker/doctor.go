@@ -45,7 +45,7 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Look for what goes wrong on machines like this one",
 		Long: `Look at everything that Callboard needs of this machine and that goes wrong in practice: the size of shared memory, directories and
-who owns them, what dead brokers left, whether a broker answers and NATS too, limits, the kernel, containers.
+who owns them, what dead brokers left, whether a broker answers and NATS too, limits, the kernel, containers, GPUs.
 
 It changes nothing, and needs no broker. Each line says what was found and, where something is wrong, what helps. "warn" is
 what works with a drawback, "fail" what does not work: then the exit code is 1.`,
@@ -63,6 +63,7 @@ what works with a drawback, "fail" what does not work: then the exit code is 1.`
 		d.machine()
 		d.sharedMemory()
 		d.container()
+		d.gpu(cmd.Context())
 		d.leftBehind()
 		if d.runtimePlaces() {
 			d.broker(cmd.Context())

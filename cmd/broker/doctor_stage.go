@@ -97,6 +97,7 @@ func (d *diagnosis) nats(ctx context.Context, stage string) {
 	} else {
 		d.ok("version", "broker and this program are %s (ABI %s)", broker.Version, protocol.VersionText(protocol.VersionWord))
 	}
+	d.servedGPU(&description.GPU)
 	m := description.Memory
 	used := m.Held - min(m.Held, m.Free+m.Recycled)
 	if used > m.Limit/10*9 {

@@ -137,6 +137,17 @@ func formatShape(shape []uint64) string {
 	return strings.Join(parts, "×")
 }
 
+// formatDevice names a device as clients do.
+func formatDevice(d control.Device) string {
+	switch d.Type {
+	case 0, 1:
+		return "cpu"
+	case 2:
+		return fmt.Sprintf("cuda:%d", d.ID)
+	}
+	return fmt.Sprintf("%d:%d", d.Type, d.ID)
+}
+
 // formatSpans merges ordinals that follow one another: 7–10.
 func formatSpans(spans []control.Span) string {
 	var parts []string

@@ -57,14 +57,13 @@ func printInfo(out io.Writer, d *control.Description, dir, url string) {
 		table.Row{"broker version", d.BrokerVersion}, table.Row{"broker incarnation", fmt.Sprintf("%016x", d.Broker)},
 		table.Row{"generation", d.Generation}, table.Row{"epoch", d.Epoch}, table.Row{"global write floor", d.Floor},
 		table.Row{"attributes", len(d.Attributes)})
-	m := d.Memory
-	known := m.Free + m.Live + m.Retained + m.Pinned + m.Recycled + m.Waiting + m.Directory
-	section("memory",
-		table.Row{"limit", formatSize(m.Limit)}, table.Row{"held in segments", formatSize(m.Held)},
-		table.Row{"of these free", formatSize(m.Free)}, table.Row{"largest free block", formatSize(m.LargestFree)},
-		table.Row{"newest versions", formatSize(m.Live)}, table.Row{"kept in older versions", formatSize(m.Retained)},
-		table.Row{"kept by readers alone", formatSize(m.Pinned)}, table.Row{"kept for the next versions", formatSize(m.Recycled)},
-		table.Row{"directory", formatSize(m.Directory)}, table.Row{"not sealed yet", formatSize(m.Waiting)}, table.Row{"staging of clients", formatSize(m.Held - min(m.Held, known))})
+	section("memory", append(memoryRows(&d.Memory), table.Row{"directory", formatSize(d.Memory.Directory)})...)
+	section("gpu", gpuRows(&d.GPU)...)
+	for i := range d.GPU.Devices {
+		if one := &d.GPU.Devices[i]; one.ID >= 0 {
+			section(fmt.Sprintf("memory of device %d", one.ID), deviceRows(one)...)
+		}
+	}
 
 	fmt.Fprintln(out, "CLIENTS")
 	clients := newTable(out, "name", "language", "pid", "incarnation", "sessions", "pins", "pinned")
@@ -88,6 +87,58 @@ func printInfo(out io.Writer, d *control.Description, dir, url string) {
 	}
 	section("counters", numberRows(d.Counters)...)
 	section("limits", numberRows(d.Limits)...)
+}
+
+// memoryRows tells what memory is used for, of the host or of a device.
+func memoryRows(m *control.MemoryDescription) []table.Row {
+	known := m.Free + m.Live + m.Retained + m.Pinned + m.Mirrors + m.Open + m.Recycled + m.Waiting + m.Directory
+	rows := []table.Row{
+		{"limit", formatSize(m.Limit)}, {"held in segments", formatSize(m.Held)}, {"of these free", formatSize(m.Free)}, {"largest free block", formatSize(m.LargestFree)},
+		{"newest versions", formatSize(m.Live)}, {"kept in older versions", formatSize(m.Retained)}, {"kept by readers alone", formatSize(m.Pinned)},
+		{"kept for the next versions", formatSize(m.Recycled)}, {"not sealed yet", formatSize(m.Waiting)}, {"staging of clients", formatSize(m.Held - min(m.Held, known))},
+	}
+	if m.Mirrors > 0 {
+		rows = append(rows, table.Row{"copies of what lies elsewhere", formatSize(m.Mirrors)})
+	}
+	return rows
+}
+
+// gpuRows tells which devices are served, or why none is.
+func gpuRows(g *control.GPUDescription) []table.Row {
+	rows := []table.Row{{"state", g.State}}
+	for _, about := range [][2]string{{"driver", g.Driver}, {"reason", g.Reason}, {"it says", g.Text}, {"what helps", g.Advice}} {
+		if about[1] != "" {
+			rows = append(rows, table.Row{about[0], about[1]})
+		}
+	}
+	for _, one := range g.Devices {
+		name := fmt.Sprintf("device %d", one.ID)
+		if one.ID < 0 {
+			name = "another device"
+		}
+		rows = append(rows, table.Row{name, strings.TrimSpace(one.Name + " " + one.UUID)})
+		if one.State != control.GPUServed {
+			rows = append(rows, table.Row{name, fmt.Sprintf("%s: %s: %s", one.State, one.Reason, one.Text)}, table.Row{name, one.Advice})
+		}
+	}
+	return rows
+}
+
+// deviceRows tells what is held on a device, and who has it open.
+func deviceRows(one *control.DeviceDescription) []table.Row {
+	rows := append(memoryRows(&one.Memory), table.Row{"out of service, open in clients", formatSize(one.Memory.Open)}, table.Row{"of the device", formatSize(one.Total)},
+		table.Row{"events", fmt.Sprintf("%d free, %d with groups, %d given up", one.EventsFree, one.EventsLeased, one.EventsRetired)}, table.Row{"arenas", one.ArenaCount})
+	for _, a := range one.Arenas {
+		of := "versions"
+		if a.Owner != 0 {
+			of = fmt.Sprintf("staging of %016x", a.Owner)
+		}
+		if a.Retired {
+			of += ", out of service"
+		}
+		rows = append(rows, table.Row{fmt.Sprintf("arena %d", a.Segment), fmt.Sprintf("%s, %s, open in %s", formatSize(a.Bytes), of, plural(uint64(a.ImporterCount), "client"))})
+	}
+	return rows
 }
 
 // numberRows shows bytes as sizes too: names say their unit last.

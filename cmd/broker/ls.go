@@ -13,6 +13,7 @@ func newLs() *cobra.Command {
 		Short: "List the attributes of a stage",
 		Long: `List the attributes of a stage: their types, their rows and how far they are sealed.
 
+  DEVICE     where the rows lie: cpu, or a GPU by the broker's index (callboard info)
   FLOOR      the ordinal through which the attribute is sealed; what is sealed never changes
   ORDINALS   what is kept of it
   ADOPTED    versions taken over from a producer without a copy; COPIED: versions written by the broker`,
@@ -33,12 +34,12 @@ func newLs() *cobra.Command {
 			fmt.Fprintf(cmd.ErrOrStderr(), "stage %s has no attributes yet\n", description.Stage)
 			return nil
 		}
-		t := newTable(out, "name", "kind", "dtype", "row shape", "semantic", "rows", "floor", "ordinals", "adopted", "copied", "bytes")
+		t := newTable(out, "name", "kind", "dtype", "row shape", "semantic", "device", "rows", "floor", "ordinals", "adopted", "copied", "bytes")
 		for _, a := range description.Attributes {
-			t.AppendRow(table.Row{a.Name, a.Kind, a.DType.Name, formatShape(a.RowShape), a.Semantic, a.Rows, a.Floor,
+			t.AppendRow(table.Row{a.Name, a.Kind, a.DType.Name, formatShape(a.RowShape), a.Semantic, formatDevice(a.Device), a.Rows, a.Floor,
 				formatSpans(a.Ordinals), a.Adopted, a.Scattered, formatSize(a.Bytes)})
 		}
-		rightAligned(t, 6, 7, 9, 10, 11)
+		rightAligned(t, 7, 8, 10, 11, 12)
 		t.Render()
 		return nil
 	}

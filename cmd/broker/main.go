@@ -58,7 +58,7 @@ fill buffers in place, the broker publishes them, readers look at the newest sna
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%v; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(), newDemo(), newLs(), newInfo(), newRead(), newWatch(), newGC(), newDoctor(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newLs(), newInfo(), newRead(), newWatch(), newGC(), newDoctor(), newVersion(), newSelfTest())
 	return root
 }
 

@@ -152,6 +152,13 @@ func readValue(ctx context.Context, stageName, name string, paths []string) (v *
 		if err != nil {
 			return v, err
 		}
+		// A group on a device is copied by the broker, once for all who look: this process needs no driver.
+		host, err := group.On(ctx, callboard.CPU)
+		group.Release()
+		if err != nil {
+			return v, err
+		}
+		group = host
 		v.groups = append(v.groups, group)
 		for _, id := range group.Prims() {
 			carried[id] = true

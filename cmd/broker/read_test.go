@@ -136,7 +136,7 @@ func TestLsAndInfoShowWhatWasWritten(t *testing.T) {
 	poses(t, stage, 3, make([]float32, 6))
 	code, out, notes := call("ls")
 	require.Equal(t, exitOK, code, notes)
-	require.Regexp(t, `pose +fixed +float32x3 +- +none +2 +3 +3 +0 +1 +24 B`, out)
+	require.Regexp(t, `pose +fixed +float32x3 +- +none +cpu +2 +3 +3 +0 +1 +24 B`, out)
 
 	code, out, notes = call("info")
 	require.Equal(t, exitOK, code, notes)

@@ -32,6 +32,7 @@ type serveFlags struct {
 	natsPort                          *uint16
 	quiet, untilStdinCloses           *bool
 	fresh, takeover                   *bool
+	gpu                               gpuFlags
 }
 
 func newServe() *cobra.Command {
@@ -48,8 +49,13 @@ What a broker left that was killed is recovered by the next start: everything th
 read on without noticing, and producers are told what they have to write again. --fresh gives it up instead, and so does
 "callboard gc". A broker that runs is replaced in the same way with --takeover: it exits and removes nothing.
 
-Memory is taken as it is needed, up to --memory. A container's /dev/shm often has 64 MB: give it more (--shm-size).`,
+Memory is taken as it is needed, up to --memory. A container's /dev/shm often has 64 MB: give it more (--shm-size).
+
+Where NVIDIA's driver is, each device is tried with a second process, and those that work are served too: rows may then lie
+in device memory. Without a driver, or where that test fails, host memory is served all the same; "callboard doctor" says
+why. --gpu off loads no driver, --gpu required does not start without a device that works.`,
 		Example: `  callboard serve
+  callboard serve --gpu required,0 --gpu-memory 8GiB
   callboard serve --stage robots --memory 2GiB --retain 8
   callboard serve --stage robots --takeover
   callboard serve --nats-url tls://nats.example:4222 --nats-creds broker.creds`,
@@ -80,6 +86,7 @@ Memory is taken as it is needed, up to --memory. A container's /dev/shm often ha
 		untilStdinCloses: flags.Bool(untilStdinCloses, false,
 			"end when standard input does: for supervisors"),
 	}
+	f.gpu.add(cmd)
 	flags.Var(&f.memory, "memory", "most bytes of shared memory, like 512MiB (default half of what --shm-dir has)")
 	flags.Var(&f.unsealed, "max-unsealed", "most bytes that wait for a seal (default a quarter of --memory)")
 	_ = flags.MarkHidden(untilStdinCloses)
@@ -139,6 +146,9 @@ func (f *serveFlags) config(logTo io.Writer) (config broker.Config, err error) {
 	}
 	if config.Access.GIDs, err = shm.ParseIDs(*f.allowGIDs); err != nil {
 		return config, usagef("--allow-gid: %v", err)
+	}
+	if config.GPU, err = f.gpu.config(); err != nil {
+		return config, err
 	}
 	config.External, err = f.external()
 	return config, err

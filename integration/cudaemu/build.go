@@ -40,7 +40,7 @@ func Build(dir string) (path string, err error) {
 		return "", fmt.Errorf("building the emulated driver: %w", err)
 	}
 	made := filepath.Join(scratch, Name)
-	arguments := append([]string{"-shared", "-Wl,-soname," + Name, "-Wl,-z,defs", "-o", made}, inputs...)
+	arguments := append([]string{"-shared", "-Wl,-soname," + Name, "-Wl,-z,defs", "-o", made}, append(inputs, "-ldl")...)
 	if err := compile(arguments...); err != nil {
 		return "", err
 	}

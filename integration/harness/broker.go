@@ -48,6 +48,12 @@ func Start(t testing.TB, args ...string) *Broker {
 	return start(&Broker{t: t, args: args})
 }
 
+// StartIn is Start with more in the broker's environment. Clients get what Env says, and no more.
+func StartIn(t testing.TB, env []string, args ...string) *Broker {
+	t.Helper()
+	return start(&Broker{t: t, args: args, env: env})
+}
+
 // StartFaulty is Start for a broker that was built with fault.Tag and makes a mistake; "" makes none.
 func StartFaulty(t testing.TB, binary string, f fault.Fault, args ...string) *Broker {
 	t.Helper()

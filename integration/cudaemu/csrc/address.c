@@ -2,7 +2,8 @@
  *
  * A program sees an address in a reservation that nobody can read or write, so a host dereference crashes as it does with
  * a GPU. The bytes are in a second mapping that only the emulation knows. A reservation is kept when its memory is freed:
- * an operation on a stale address finds nothing there, for as long as the process lives.
+ * an operation on a stale address finds nothing there, for as long as the process lives. Behind each lies a block that is
+ * nobody's, so an operation that runs over the end finds nothing either.
  */
 #include "emu.h"
 
@@ -53,15 +54,13 @@ struct range *emu_range_touching(uint64_t address, uint64_t bytes)
 
 static uint64_t reserve(uint64_t size)
 {
-    uint64_t all = size + BLOCK_BYTES;
+    uint64_t all = size + 2 * BLOCK_BYTES; /* one to align by, one behind */
     void *got = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (got == MAP_FAILED)
         return 0;
     uint64_t start = (uint64_t)(uintptr_t)got, base = (start + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
     if (base > start)
         munmap(got, base - start);
-    if (start + all > base + size)
-        munmap((void *)(uintptr_t)(base + size), start + all - base - size);
     return base;
 }
 

@@ -1,6 +1,7 @@
 /* What a test can change from outside: settings, attributes of devices, injected failures. And the last words of a trap. */
 #include "emu.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -107,6 +108,23 @@ static void read_attributes(void)
     free(copy);
 }
 
+/* Whether the library has a function of that name. */
+static bool exported(const char *function)
+{
+    static const char *const endings[] = {"", "_v2"};
+    char name[64];
+    Dl_info self;
+    void *library = dladdr(emu_fault, &self) ? dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    bool found = false;
+    for (int i = 0; library && i < 2; i++) {
+        snprintf(name, sizeof name, "%s%s", function, endings[i]);
+        found |= dlsym(library, name) != NULL;
+    }
+    if (library)
+        dlclose(library);
+    return found;
+}
+
 /* "cuMemAlloc_v2:3:2;cuEventRecord:0:400". */
 static void read_faults(void)
 {
@@ -120,6 +138,8 @@ static void read_faults(void)
         if (rule == NULL || colon == NULL || sscanf(colon, ":%lu:%d%c", &rule->nth, &rule->code, &end) != 2)
             bad("CUDAEMU_FAIL", text);
         *colon = 0;
+        if (!exported(entry))
+            bad("CUDAEMU_FAIL", text);
         rule->function = entry;
         rule->next = rules;
         rules = rule;

@@ -1,0 +1,309 @@
+package callboard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"callboard/cudaipc"
+	"callboard/protocol"
+	"callboard/shm"
+)
+
+// fakeDriver is as much of a driver as a client calls; it notes what was called.
+type fakeDriver struct {
+	cudaipc.Driver // the rest must not be called
+
+	mutex   sync.Mutex
+	calls   []string
+	devices []cudaipc.UUID // by this process's ordinal
+	refuse  cudaipc.Code   // an import
+	pending bool           // events are not complete
+}
+
+func (d *fakeDriver) note(format string, args ...any) error {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.calls = append(d.calls, fmt.Sprintf(format, args...))
+	return nil
+}
+
+// taken gives the calls since the last time whose names contain one of words.
+func (d *fakeDriver) taken(words ...string) (out []string) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	for _, call := range d.calls {
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(call, w) }) {
+			out = append(out, call)
+		}
+	}
+	d.calls = nil
+	return out
+}
+
+func (d *fakeDriver) DeviceCount() (int, error)                         { return len(d.devices), nil }
+func (d *fakeDriver) DeviceGet(n int) (cudaipc.Device, error)           { return cudaipc.Device(n), nil }
+func (d *fakeDriver) DeviceName(cudaipc.Device) (string, error)         { return "a fake", nil }
+func (d *fakeDriver) DeviceUUID(n cudaipc.Device) (cudaipc.UUID, error) { return d.devices[n], nil }
+func (d *fakeDriver) DeviceMemory(cudaipc.Device) (uint64, error)       { return 1 << 30, nil }
+func (d *fakeDriver) RetainPrimary(cudaipc.Device) (cudaipc.Context, error) {
+	return 7, d.note("retain")
+}
+func (d *fakeDriver) ReleasePrimary(cudaipc.Device) error   { return d.note("release") }
+func (d *fakeDriver) SetCurrent(cudaipc.Context) error      { return nil }
+func (d *fakeDriver) StreamCreate() (cudaipc.Stream, error) { return 99, nil }
+func (d *fakeDriver) StreamDestroy(cudaipc.Stream) error    { return nil }
+func (d *fakeDriver) IPCCloseMemHandle(p cudaipc.Pointer) error {
+	return d.note("close %#x", uint64(p))
+}
+func (d *fakeDriver) EventDestroy(e cudaipc.Event) error { return d.note("destroy event %d", e) }
+func (d *fakeDriver) EventRecord(e cudaipc.Event, s cudaipc.Stream) error {
+	return d.note("record %d on %d", e, s)
+}
+func (d *fakeDriver) EventQuery(cudaipc.Event) (bool, error) { return !d.pending, nil }
+func (d *fakeDriver) StreamWaitEvent(s cudaipc.Stream, e cudaipc.Event) error {
+	return d.note("%d waits for %d", s, e)
+}
+
+func (d *fakeDriver) IPCOpenMemHandle(h cudaipc.Handle) (cudaipc.Pointer, error) {
+	if d.refuse != 0 {
+		return 0, &cudaipc.Error{Code: d.refuse, Function: "cuIpcOpenMemHandle_v2"}
+	}
+	return cudaipc.Pointer(h[0]) << 32, d.note("open %d", h[0])
+}
+
+func (d *fakeDriver) AddressRange(p cudaipc.Pointer) (cudaipc.Pointer, uint64, error) {
+	return p, 2 << 20, nil
+}
+
+func (d *fakeDriver) IPCOpenEventHandle(h cudaipc.Handle) (cudaipc.Event, error) {
+	return cudaipc.Event(h[0]), d.note("open event %d", h[0])
+}
+
+// gpuBroker is a fake broker with two devices, of which this process sees the same in the
+// other order.
+func gpuBroker(t *testing.T) (*fakeBroker, *fakeDriver) {
+	uuids := []cudaipc.UUID{{1}, {2}}
+	d := &fakeDriver{devices: []cudaipc.UUID{{2}, {1}}}
+	useDriver(t, func() (cudaipc.Driver, error) { return d, nil })
+	b := newFakeBroker(t)
+	b.startedAt(5)
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.answer = func(conn *shm.Conn, msg []byte) {
+		ask, ok := decode[protocol.DeviceRequest](msg)
+		if !ok || ask.Header.Type != protocol.MessageDeviceRequest {
+			return
+		}
+		reply := protocol.DeviceReply{Header: messageHeader[protocol.DeviceReply](protocol.MessageDeviceReply), Sort: ask.Sort, Index: ask.Index,
+			ArenaGeneration: 5, SizeBytes: 2 << 20, Uuid: uuids[0]}
+		switch ask.Sort {
+		case protocol.DeviceInfo:
+			if ask.Index >= uint32(len(uuids)) {
+				reply.Status = uint32(protocol.StatusNotFound)
+				break
+			}
+			reply.DeviceID, reply.Uuid = ask.Index, uuids[ask.Index]
+		case protocol.DeviceArena:
+			reply.Handle[0] = byte(ask.Segment)
+		case protocol.DeviceEvent:
+			reply.Handle[0] = byte(100 + ask.Index)
+		}
+		_ = conn.Send(bytesOf(&reply))
+	}
+	return b, d
+}
+
+func (b *fakeBroker) startedAt(ns uint64) {
+	root, err := shm.View[protocol.DirectoryHeader](b.root.Bytes(), 0)
+	require.NoError(b.t, err)
+	root.StartedNs = ns
+}
+
+func useDriver(t *testing.T, load func() (cudaipc.Driver, error)) {
+	cuda.Lock()
+	defer cuda.Unlock()
+	before := cuda.load
+	cuda.load, cuda.driver = load, nil
+	t.Cleanup(func() {
+		cuda.Lock()
+		defer cuda.Unlock()
+		require.Empty(t, cuda.gpus, "a device is still open")
+		cuda.load, cuda.driver = before, nil
+	})
+}
+
+func placeIn(segment uint64) place {
+	return place{block: protocol.BlockRef{Segment: segment, OffsetBytes: 512, LengthBytes: 64}, number: 1, generation: 5}
+}
+
+// Devices are matched by UUID in both directions (field reports F10, G18), and the driver is loaded by the first who
+// needs it.
+func TestDevicesAreMatchedByUUID(t *testing.T) {
+	loads := 0
+	b, d := gpuBroker(t)
+	cuda.load = func() (cudaipc.Driver, error) { loads++; return d, nil }
+	s := b.attach()
+	_, err := s.AdvanceWriteFloor(1, SealOptions{})
+	require.NoError(t, err)
+	require.Zero(t, loads, "a client of host memory loads no driver")
+
+	got, err := s.client.ofBroker(CUDA(0))
+	require.NoError(t, err)
+	require.Equal(t, CUDA(1), got)
+	got, err = s.client.local(1)
+	require.NoError(t, err)
+	require.Equal(t, CUDA(1), got)
+	require.Equal(t, 1, loads)
+
+	_, err = s.client.ofBroker(CUDA(2))
+	require.ErrorIs(t, err, ErrInvalidArgument)
+	require.ErrorContains(t, err, "sees 2")
+	d.devices = append(d.devices, cudaipc.UUID{3})
+	_, err = s.client.ofBroker(CUDA(2))
+	require.ErrorIs(t, err, ErrNotSupported)
+	require.ErrorContains(t, err, "GPU-03")
+	require.ErrorContains(t, err, "of the broker's 2 devices")
+	_, err = s.client.ofBroker(Device{Type: 1, ID: 1})
+	require.ErrorIs(t, err, ErrInvalidArgument)
+	_, err = s.client.ofBroker(Device{Type: 10})
+	require.ErrorIs(t, err, ErrNotSupported)
+}
+
+// A driver that does not load is asked for again (behaviour 306); without one a device's number is the broker's.
+func TestADriverThatDoesNotLoadIsNotRemembered(t *testing.T) {
+	b, d := gpuBroker(t)
+	why := error(&cudaipc.LibraryError{Path: "libcuda.so.1", Reason: "no such file"})
+	cuda.load = func() (cudaipc.Driver, error) {
+		if why != nil {
+			return nil, why
+		}
+		return d, nil
+	}
+	s := b.attach()
+	got, err := s.client.ofBroker(CUDA(0))
+	require.NoError(t, err)
+	require.Equal(t, CUDA(0), got, "the broker's number")
+	_, err = s.client.ofBroker(CUDA(7))
+	require.ErrorIs(t, err, ErrNotSupported)
+	_, err = s.client.use(placeIn(3))
+	require.ErrorIs(t, err, ErrNotSupported)
+	require.ErrorContains(t, err, "no such file")
+	require.ErrorContains(t, err, "Device: CPU")
+	why = nil
+	in, err := s.client.use(placeIn(3))
+	require.NoError(t, err)
+	require.EqualValues(t, 3<<32+512, in.at(placeIn(3)))
+}
+
+// Each arena is opened once in the process, however many stages use it, and closed with the last (rule C2; field
+// reports F4, F8).
+func TestImportsAreSharedByTheProcess(t *testing.T) {
+	b, d := gpuBroker(t)
+	one, other := b.attach(), b.attach()
+	first, err := one.client.use(placeIn(3))
+	require.NoError(t, err)
+	again, err := one.client.use(placeIn(3))
+	require.NoError(t, err)
+	require.Same(t, first, again)
+	_, err = other.client.use(placeIn(3))
+	require.NoError(t, err)
+	require.Equal(t, []string{"retain", "open 3"}, d.taken("retain", "open", "close"))
+
+	require.NoError(t, one.Close())
+	require.Empty(t, d.taken("close", "release"), "the other stage has it")
+	require.NoError(t, other.Close())
+	require.Equal(t, []string{"close 0x300000000", "release"}, d.taken("close", "release"))
+}
+
+// What the broker says of a place is believed as far as it fits the arena, and what the driver refuses comes with
+// advice (field report F9; error 201).
+func TestImportsThatFailSayWhy(t *testing.T) {
+	b, d := gpuBroker(t)
+	s := b.attach()
+	far := placeIn(3)
+	far.block.OffsetBytes = 2<<20 - 63
+	_, err := s.client.use(far)
+	require.ErrorIs(t, err, ErrInternal)
+	require.ErrorContains(t, err, "2097152")
+
+	d.refuse = cudaipc.ErrInvalidContext
+	_, err = s.client.use(placeIn(4))
+	require.ErrorIs(t, err, ErrNotSupported)
+	require.ErrorContains(t, err, "pid namespace")
+	d.refuse = 0
+	_, err = s.client.use(placeIn(4))
+	require.NoError(t, err, "a failure is not remembered")
+}
+
+// An unmap waits on its own side, records, and says so; with nothing to wait for it does nothing (rule C3, behaviour
+// 303; field report F1).
+func TestUnmapRecordsTheGroupsEvent(t *testing.T) {
+	b, d := gpuBroker(t)
+	s := b.attach()
+	g := protocol.GroupDescriptor{Block: placeIn(3).block, DeviceNumber: 1, ArenaGeneration: 5, EventIndex: 4}
+	group, err := s.client.takeGroup(&g)
+	require.NoError(t, err)
+	m := &session{client: s.client, name: "x", groups: []protocol.GroupDescriptor{g}, gone: []bool{false}, device: []deviceGroup{group}}
+	d.taken()
+	for _, c := range []struct {
+		sync  CUDASync
+		calls []string
+	}{
+		{CUDASync{}, nil},
+		{CUDASync{Stream: 1}, []string{"record 104 on 1"}},
+		{CUDASync{Stream: 2}, []string{"record 104 on 2"}},
+		{CUDASync{WaitEvent: 8}, []string{"99 waits for 8", "record 104 on 99"}},
+		{CUDASync{Stream: 50, WaitEvent: 8}, []string{"50 waits for 8", "record 104 on 50"}},
+	} {
+		event, used, err := m.record(0, c.sync)
+		require.NoError(t, err)
+		require.Equal(t, c.calls, d.taken("record", "waits"))
+		require.Equal(t, c.calls != nil, used == 1)
+		if used == 1 {
+			require.EqualValues(t, 4, event)
+		}
+	}
+	_, err = one([]CUDASync{{}, {}})
+	require.ErrorIs(t, err, ErrInvalidArgument)
+	_, err = m.memory(0)
+	require.NoError(t, err, "no bytes")
+	m.groups[0].Rows, m.row = 4, 4
+	_, err = m.memory(0)
+	require.ErrorIs(t, err, ErrInvalidArgument)
+	require.ErrorContains(t, err, "Staging: CPU")
+	m.device = nil
+	_, _, err = m.record(0, CUDASync{Stream: 1})
+	require.ErrorContains(t, err, "filled on the host")
+}
+
+// Imports of a broker that is gone are void, and closed when nobody uses them and what was queued is done (rule B3).
+func TestImportsOfABrokerThatIsGone(t *testing.T) {
+	b, d := gpuBroker(t)
+	s := b.attach()
+	in, err := s.client.use(placeIn(3))
+	require.NoError(t, err)
+	event, err := s.client.useEvent(placeIn(3), 4)
+	require.NoError(t, err)
+	s.client.devices.recorded(event)
+	s.client.unuse(event)
+
+	b.startedAt(6)
+	s.client.devices.restarted()
+	d.taken()
+	_, err = s.client.use(placeIn(3))
+	require.ErrorIs(t, err, ErrBrokerRestarted)
+	d.pending = true
+	s.client.dropImports()
+	require.Empty(t, d.taken("close", "destroy"), "work is queued that fills it")
+	d.pending = false
+	s.client.dropImports()
+	require.Equal(t, []string{"destroy event 104"}, d.taken("close", "destroy"), "the arena is in use")
+	s.client.unuse(in)
+	s.client.dropImports()
+	require.Equal(t, []string{"close 0x300000000"}, d.taken("close", "destroy"))
+}

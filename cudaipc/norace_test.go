@@ -1,0 +1,5 @@
+//go:build !race && !nogpu
+
+package cudaipc_test
+
+const raceEnabled = false
