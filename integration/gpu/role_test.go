@@ -215,7 +215,7 @@ func (u *unit) download(at, size uint64) ([]byte, error) {
 func deviceOf(text string) (callboard.Device, error) {
 	var n int
 	switch {
-	case text == "":
+	case text == "" || text == "host":
 		return callboard.Device{}, nil
 	case text == "cpu":
 		return callboard.CPU, nil

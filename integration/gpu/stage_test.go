@@ -122,3 +122,18 @@ func (m *machine) observe(subject func(control.Subjects) string) <-chan []byte {
 	require.NoError(m.t, conn.Flush())
 	return heard
 }
+
+// await reads what was announced until one is what the test waits for.
+func await(t *testing.T, heard <-chan []byte, wanted func([]byte) bool) {
+	t.Helper()
+	for limit := time.After(patience); ; {
+		select {
+		case raw := <-heard:
+			if wanted(raw) {
+				return
+			}
+		case <-limit:
+			t.Fatal("it was not announced")
+		}
+	}
+}
