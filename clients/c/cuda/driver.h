@@ -99,5 +99,6 @@ cbd_status cbdc_record(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd
 cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,
                      struct cbdi_import *event, bool *recorded, cbd_error *error);
 cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error);
 
 #endif

@@ -22,3 +22,25 @@ cbd_status cbd_cuda_device_count(uint32_t *count, cbd_error *error)
         return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "count: expected a place for it, got NULL");
     return cbdc_count(count, error);
 }
+
+cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *error)
+{
+    CUstream own = NULL;
+    if (stream == NULL)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "stream: expected a place for it, got NULL");
+    cbd_status status = cbdc_enter(device_id, error);
+    if (status == CBD_STATUS_OK) {
+        status = cbdc_own_stream(device_id, &own, error);
+        cbdc_leave();
+    }
+    *stream = (uint64_t)(uintptr_t)own;
+    return status;
+}
+
+cbd_status cbd_cuda_device_of(const void *data, uint32_t *device_id, cbd_error *error)
+{
+    if (device_id == NULL)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "device_id: expected a place for it, got NULL");
+    *device_id = 0;
+    return cbdc_device_of(data, device_id, error);
+}

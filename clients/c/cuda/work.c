@@ -87,3 +87,17 @@ cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, 
     return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor is said to lie on GPU %u (device type %u), but at %p is %s %d", ordinal,
                      device_type, data, type == TYPE_DEVICE ? "memory of GPU" : "pinned memory of the host, of GPU", device);
 }
+
+cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error)
+{
+    int device = -1;
+    cbd_status status = cbdc_enter(0, error); /* the question needs a context, and any will do */
+    if (status != CBD_STATUS_OK)
+        return status;
+    CUresult code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
+    cbdc_leave();
+    if (code != 0 || device < 0)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the driver knows of no memory at %p: is it of the host?", data);
+    *ordinal = (uint32_t)device;
+    return CBD_STATUS_OK;
+}

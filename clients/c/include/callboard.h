@@ -631,6 +631,10 @@ CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, cons
 CBD_API cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic,
                                cbd_op **op, cbd_error *error);
 
+/* The same with options, not NULL, of which semantic, device_type, device_id and sync count. */
+CBD_API cbd_status cbd_publish_with(cbd_stage *stage, const char *name, const cbd_tensor *tensor, const cbd_write_options *options,
+                                    cbd_op **op, cbd_error *error);
+
 /* Takes the n attributes from the query's prims at `ordinal`; n 0: all that they carry, so
  * that the prims are gone. Ordered like a write, and shown with the seal of its ordinal:
  * later reads leave the prims out, what readers hold stays. Afterwards another schema is

@@ -363,6 +363,14 @@ cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *n
 cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic, cbd_op **op,
                        cbd_error *error)
 {
+    cbd_write_options options = cbd_write_options_default();
+    options.semantic = semantic;
+    return cbd_publish_with(stage, name, tensor, &options, op, error);
+}
+
+cbd_status cbd_publish_with(cbd_stage *stage, const char *name, const cbd_tensor *tensor, const cbd_write_options *options, cbd_op **op,
+                            cbd_error *error)
+{
     int64_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX];
     uint64_t whole[CBD_NDIM_MAX];
     cbd_query *root;
@@ -385,7 +393,10 @@ cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *ten
     struct write w = {.name = name, .tensor = &row, .options = cbd_write_options_default(),
                       .new_ndim = (uint32_t)tensor->ndim, .new_shape = whole}; /* a new attribute: its row is the whole array */
     w.options.next_ordinal = w.options.seal = 1;
-    w.options.semantic = semantic;
+    w.options.semantic = options->semantic;
+    w.options.device_type = options->device_type;
+    w.options.device_id = options->device_id;
+    w.options.sync = options->sync;
     cbd_status status = cbd_root_query(stage, &root, error);
     if (status != CBD_STATUS_OK)
         return status;

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -39,14 +39,15 @@ def read_line(pipe: IO[bytes], timeout: float = 30) -> str:
 class Broker:
     """One running broker and how to reach it."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         if not BINARY.exists():
             pytest.fail(f"{BINARY} does not exist: build it with `make build`, or name it in $CALLBOARD_BIN")
         self.name = "pytest"
         self.runtime = directory / "run"
         self.runtime.mkdir(mode=0o700)
         (directory / "shm").mkdir(mode=0o700)
-        self.environment = {**os.environ, "CALLBOARD_RUNTIME_DIR": str(self.runtime), "CALLBOARD_STAGE": self.name}
+        found = {"CALLBOARD_RUNTIME_DIR": str(self.runtime), "CALLBOARD_STAGE": self.name}
+        self.environment = {**os.environ, **(environment or {}), **found}
         self.log = directory / "log"
         self.command = [BINARY, "serve", "--stage", self.name, "--shm-dir", str(directory / "shm"), *options]
         self.start()

@@ -93,6 +93,19 @@ struct lease *lease_of_staging(struct staging *staging)
     return lease;
 }
 
+static void release_group(void *group)
+{
+    cbd_release_group(group);
+}
+
+struct lease *lease_of_group(const cbd_read_group *group)
+{
+    struct lease *lease = lease_new(release_group, (void *)(uintptr_t)group);
+    if (lease == NULL)
+        cbd_release_group(group);
+    return lease;
+}
+
 struct lease *lease_of_memory(void *memory)
 {
     struct lease *lease = memory == NULL ? NULL : lease_new(free, memory);
