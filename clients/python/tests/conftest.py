@@ -121,6 +121,21 @@ class Broker:
                 self.process.wait()
 
 
+CUDA_LIBRARY = "CALLBOARD_CUDA_LIBRARY"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cuda_library() -> Iterator[str | None]:
+    """What the variable was. Neither this process nor its brokers find a driver of CUDA, whatever the machine has: tests of
+    device memory run in processes of their own (test_device.py)."""
+    before = os.environ.get(CUDA_LIBRARY)
+    os.environ[CUDA_LIBRARY] = "/nowhere/libcuda.so.1"
+    yield before
+    del os.environ[CUDA_LIBRARY]
+    if before is not None:
+        os.environ[CUDA_LIBRARY] = before
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker that most tests share. Nobody seals with scope ALL on it: that would reach every test's attributes."""

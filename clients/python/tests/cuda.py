@@ -33,6 +33,12 @@ class Driver:
         if code != 0:
             raise RuntimeError(f"{function} gave {code}")
 
+    def devices(self) -> int:
+        """How many real ones: 0 of the emulated driver."""
+        count = ctypes.c_int()
+        self("cuDeviceGetCount", ctypes.byref(count))
+        return 0 if self.emulated else count.value
+
     def allocate(self, size: int) -> int:
         pointer = Pointer()
         self("cuMemAlloc_v2", ctypes.byref(pointer), Size(max(size, 1)))
@@ -155,7 +161,7 @@ class Producer:
     def described(self, minor: int = 0) -> Versioned:
         ndim = self.array.ndim
         self.extents = (ctypes.c_int64 * max(ndim, 1))(*self.array.shape)
-        steps = self.strides or tuple(s // self.array.itemsize for s in np.empty(self.array.shape, "i1").strides)
+        steps = self.strides or np.empty(self.array.shape, "i1").strides
         self.steps = (ctypes.c_int64 * max(ndim, 1))(*steps)
         tensor = Tensor(self.pointer, *self.device, ndim, CODES[self.array.dtype.kind], 8 * self.array.itemsize, 1)
         tensor.shape, tensor.strides = self.extents, self.steps

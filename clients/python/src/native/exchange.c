@@ -51,7 +51,14 @@ static int allocate(const cbd_dlpack_tensor *like, cbd_dlpack_versioned **out, v
     wanted.data = nothing;
     wanted.strides = NULL;
     wanted.byte_offset = 0;
-    cbd_status status = cbd_dlpack_describe(&wanted, &tensor, &error); /* all that may be wrong with it */
+    cbd_status status = CBD_STATUS_OK;
+    if (like->device_type != CBD_DEVICE_CPU || like->device_id != 0) {
+        status = CBD_STATUS_NOT_SUPPORTED;
+        snprintf(error.text, sizeof error.text, "the tensor is to lie on device (%d, %d): memory is allocated here on the host alone, (%d, 0)",
+                 (int)like->device_type, (int)like->device_id, CBD_DEVICE_CPU);
+    } else {
+        status = cbd_dlpack_describe(&wanted, &tensor, &error); /* all else that may be wrong with it */
+    }
     if (status == CBD_STATUS_OK)
         status = cbd_buffer_of_tensor(&tensor, 0, &buffer, &error); /* its size */
     if (status == CBD_STATUS_OK) {
