@@ -47,12 +47,12 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
-	if !m.Split() && m.Device(0) != nil && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
+	if on := m.Device(0); on != nil && !m.Split() && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
 		if job != nil {
 			job.Abort()
 		}
 		b.store.AbortSession(m)
-		return out, nil, b.noEvent(m.Device(0))
+		return out, nil, b.noEvent(on)
 	}
 	g = b.group(c, m, 0)
 	out.Handle, out.Count, out.Ordinal = m.ID, uint64(m.Groups()), g.Ordinal

@@ -199,9 +199,6 @@ func (p *Events) Close() error {
 			delete(p.events, index)
 		}
 	}
-	if len(p.importers) > 0 {
-		p.thread.keep()
-	}
 	p.mu.Unlock()
 	return p.destroy(going)
 }

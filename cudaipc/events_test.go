@@ -58,7 +58,7 @@ func TestEventsAreAFixedPool(t *testing.T) {
 // event can be recorded again, by another one (F13).
 func TestProducersRecordWhatTheBrokerMade(t *testing.T) {
 	th := thread(t)
-	a, b, x := exported(t, th)
+	base, x := exported(t, th)
 	p := events(t, th, 1)
 	for round := range byte(3) {
 		lease, err := p.Lease()
@@ -69,9 +69,9 @@ func TestProducersRecordWhatTheBrokerMade(t *testing.T) {
 		c := startClient(t, "CUDAEMU_DELAY_US=20000")
 		c.do(call{Verb: "open", Export: x, Key: "a"})
 		c.do(call{Verb: "open", Export: event, Key: "e"})
-		c.do(call{Verb: "fill", Key: "a", Offset: b.Offset, Bytes: 256, Value: 40 + round, Event: "e"})
+		c.do(call{Verb: "fill", Key: "a", Bytes: 256, Value: 40 + round, Event: "e"})
 		require.NoError(t, th.WaitFor(lease.Event, soon(), nil))
-		require.Equal(t, 40+round, bytesOf(t, th, a.Address(b), 1)[0])
+		require.Equal(t, 40+round, bytesOf(t, th, base, 1)[0])
 		p.Return(lease.Index)
 		c.kill()
 		require.NoError(t, p.ClientGone(uint64(round)))
@@ -85,7 +85,7 @@ func TestEventOfADeadProducerIsRetiredAndDestroyedWhenNobodyHasItOpen(t *testing
 		return
 	}
 	th := thread(t)
-	_, b, x := exported(t, th)
+	_, x := exported(t, th)
 	p := events(t, th, 1)
 	lease, err := p.Lease()
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestEventOfADeadProducerIsRetiredAndDestroyedWhenNobodyHasItOpen(t *testing
 		c.do(call{Verb: "open", Export: event, Key: "e"})
 	}
 	producer.do(call{Verb: "open", Export: x, Key: "a"})
-	producer.do(call{Verb: "fill", Key: "a", Offset: b.Offset, Bytes: 256, Value: 1, Event: "e"})
+	producer.do(call{Verb: "fill", Key: "a", Bytes: 256, Value: 1, Event: "e"})
 
 	require.ErrorIs(t, th.WaitFor(lease.Event, time.Now().Add(20*time.Millisecond), func() bool { return true }), cudaipc.ErrDeadline)
 	producer.kill()

@@ -6,6 +6,10 @@ import (
 	"callboard/protocol"
 )
 
+// ArenaAlign is what the size of an exported allocation is a multiple of. The driver may cut
+// smaller ones from one of its own, and a handle shares that as a whole (field report F5).
+const ArenaAlign = 2 << 20
+
 // Export is what another process needs to open an arena or an event.
 type Export struct {
 	Sort       uint32 // protocol.DeviceArena or DeviceEvent

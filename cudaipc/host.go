@@ -42,7 +42,7 @@ func HostOf(m *shm.Mapping) (*Host, error) {
 
 // NewHost maps memory of this process alone. size is rounded up to whole pages.
 func NewHost(size uint64) (*Host, error) {
-	size = max(roundUp(size, shm.PageAlign), shm.PageAlign)
+	size = max((size+shm.PageAlign-1)&^(shm.PageAlign-1), shm.PageAlign)
 	if size > 1<<46 {
 		return nil, fmt.Errorf("host memory for the device: %d bytes are not possible", size)
 	}

@@ -1,10 +1,5 @@
 package cudaipc
 
-import (
-	"maps"
-	"slices"
-)
-
 // importers says which clients may have which exported things open, by index. A client
 // counts from the moment before it gets the handle.
 type importers map[uint32]map[uint64]struct{}
@@ -30,5 +25,3 @@ func (m importers) gone(client uint64) {
 }
 
 func (m importers) have(index uint32) bool { return len(m[index]) > 0 }
-
-func (m importers) of(index uint32) []uint64 { return slices.Sorted(maps.Keys(m[index])) }

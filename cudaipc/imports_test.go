@@ -11,20 +11,9 @@ import (
 	"callboard/protocol"
 )
 
-// exported makes an arena with a block of a byte in it.
-func exported(t *testing.T, th *cudaipc.Thread) (*cudaipc.Arenas, cudaipc.Block, cudaipc.Export) {
-	t.Helper()
-	a := arenas(t, th, 0)
-	b := alloc(t, a, 1)
-	x, err := a.Export(b.Arena, b.Generation)
-	require.NoError(t, err)
-	t.Cleanup(func() { a.Free(b) })
-	return a, b, x
-}
-
 // Field reports F4, F8: a process opens an arena once, however many use it.
 func TestArenaIsOpenedOnceAndClosedWithItsLastUse(t *testing.T) {
-	_, _, x := exported(t, thread(t))
+	_, x := exported(t, thread(t))
 	c := startClient(t)
 	for range 3 {
 		c.do(call{Verb: "open", Export: x, Key: "a"})
@@ -40,7 +29,7 @@ func TestArenaIsOpenedOnceAndClosedWithItsLastUse(t *testing.T) {
 
 // Field report F10: a device is known by its UUID alone.
 func TestMemoryOfAnotherDeviceIsRefused(t *testing.T) {
-	_, _, x := exported(t, thread(t))
+	_, x := exported(t, thread(t))
 	x.UUID[3]++
 	c := startClient(t)
 	got := c.try(call{Verb: "open", Export: x, Key: "a"})
@@ -57,12 +46,12 @@ func TestDevicesAreMatchedByUUIDWhateverTheOrder(t *testing.T) {
 	th, err := cudaipc.NewThread(d, 1)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, th.Close()) })
-	_, b, x := exported(t, th)
+	_, x := exported(t, th)
 	for visible, ordinal := range map[string]int{"0,1": 1, "1,0": 0, "1": 0} {
 		c := startClient(t, "CUDA_VISIBLE_DEVICES="+visible)
 		c.do(call{Verb: "open", Export: x, Key: "a"})
 		require.Equal(t, ordinal, c.do(call{Verb: "ordinal"}).Count, visible)
-		c.do(call{Verb: "fill", Key: "a", Offset: b.Offset, Bytes: 1, Value: 3})
+		c.do(call{Verb: "fill", Key: "a", Offset: 4096, Bytes: 1, Value: 3})
 	}
 	got := startClient(t, "CUDA_VISIBLE_DEVICES=0").try(call{Verb: "open", Export: x, Key: "a"})
 	require.Contains(t, got.Err, cudaipc.ErrOtherDevice.Error())
@@ -71,7 +60,7 @@ func TestDevicesAreMatchedByUUIDWhateverTheOrder(t *testing.T) {
 // The process that exported cannot open, and a person learns what the driver's code means.
 func TestOwnHandleIsRefusedWithAdvice(t *testing.T) {
 	th := thread(t)
-	_, _, x := exported(t, th)
+	_, x := exported(t, th)
 	_, err := cudaipc.NewImports(th).Open(x)
 	require.ErrorIs(t, err, cudaipc.ErrInvalidContext)
 	var refused *cudaipc.ImportError
@@ -83,7 +72,7 @@ func TestOwnHandleIsRefusedWithAdvice(t *testing.T) {
 // Field report F5: a broker that says an arena is longer than it is leads nobody behind its end,
 // and a wrong handle opens nothing.
 func TestImportBelievesNoLengthAndNoHandle(t *testing.T) {
-	_, _, x := exported(t, thread(t))
+	_, x := exported(t, thread(t))
 	c := startClient(t)
 	long := x
 	long.Bytes += cudaipc.ArenaAlign

@@ -17,6 +17,7 @@ import (
 
 	"callboard/cudaipc"
 	"callboard/integration/cudaemu"
+	"callboard/protocol"
 )
 
 const (
@@ -179,7 +180,26 @@ func (c *client) kill() {
 	_ = c.cmd.Wait()
 }
 
-// bytes reads n bytes of device memory here.
+const mib = 1 << 20
+
+// exported is an arena as a broker makes one. It is freed when the test's clients are gone.
+func exported(t *testing.T, th *cudaipc.Thread) (cudaipc.Pointer, cudaipc.Export) {
+	t.Helper()
+	x := cudaipc.Export{Sort: protocol.DeviceArena, Generation: 9, Bytes: cudaipc.ArenaAlign, UUID: th.Info().UUID}
+	var base cudaipc.Pointer
+	require.NoError(t, th.Do(func(d cudaipc.Driver) (err error) {
+		if base, err = d.MemAlloc(x.Bytes); err == nil {
+			x.Handle, err = d.IPCGetMemHandle(base)
+		}
+		return err
+	}))
+	t.Cleanup(func() {
+		require.NoError(t, th.Do(func(d cudaipc.Driver) error { return d.MemFree(base) }))
+	})
+	return base, x
+}
+
+// bytesOf reads n bytes of device memory here.
 func bytesOf(t testing.TB, th *cudaipc.Thread, p cudaipc.Pointer, n uint64) []byte {
 	t.Helper()
 	h, err := cudaipc.NewHost(n)
@@ -196,21 +216,6 @@ func bytesOf(t testing.TB, th *cudaipc.Thread, p cudaipc.Pointer, n uint64) []by
 		return cmp.Or(d.StreamSynchronize(s), d.StreamDestroy(s))
 	}))
 	return append([]byte(nil), h.Bytes()[:n]...)
-}
-
-// set writes n bytes of device memory here.
-func set(t testing.TB, th *cudaipc.Thread, p cudaipc.Pointer, value byte, n uint64) {
-	t.Helper()
-	require.NoError(t, th.Do(func(d cudaipc.Driver) error {
-		s, err := d.StreamCreate()
-		if err != nil {
-			return err
-		}
-		if err := d.MemsetD8Async(p, value, n, s); err != nil {
-			return err
-		}
-		return cmp.Or(d.StreamSynchronize(s), d.StreamDestroy(s))
-	}))
 }
 
 // soon is a limit for what comes without fail, on any machine.

@@ -115,7 +115,7 @@ func (r *recovery) claimGone(what string, c *column, e *protocol.RecordEntry, le
 			return nil, corrupt("%s lies in %+v on a device, and segment %d has %d bytes and sort %#x", what, b, s.Segment, s.SizeBytes, s.Sort)
 		}
 	}
-	if !c.onDevice() || b.Segment == 0 || r.byID[b.Segment] != nil || b.LengthBytes < lengthBytes {
+	if !c.onDevice() || b.Segment == 0 || b.Segment > 1<<40 || r.byID[b.Segment] != nil || b.LengthBytes < lengthBytes {
 		return nil, corrupt("%s of %d bytes lies in %+v on a device, and its column on %d, %d", what, lengthBytes, b, c.schema.DeviceType, c.schema.DeviceID)
 	}
 	r.goneMax = max(r.goneMax, b.Segment)

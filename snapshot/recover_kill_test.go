@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"callboard/protocol"
+	"callboard/tensor"
 
 	"github.com/stretchr/testify/require"
 )
@@ -133,6 +134,54 @@ func TestKilledWhileARingOfDeletesGrows(t *testing.T) {
 		}
 		require.Positive(t, forward)
 	}
+}
+
+// TestKilledWhileLostRowsAreShown: whatever store it is that a broker is killed at, in the
+// recovery after one that had rows on a device, or in the epoch that shows that they are
+// lost: the next one shows them lost, and nothing else has changed (rules B2, B3).
+func TestKilledWhileLostRowsAreShown(t *testing.T) {
+	h := lostStage(t)
+	var pinned Pinned
+	require.NoError(t, h.reader.PinAll(&pinned)) // its slots stay
+	all := h.killedRecovery(h.picture(nil))
+	require.NotEmpty(t, all)
+	h.again(true)
+	shown := h.pictures(func(int) bool { return true }, h.store.PinsComplete)
+	require.Greater(t, len(shown), 50)
+	forward, lost := 0, 0
+	for _, p := range append(all, shown...) {
+		var scratch [][]byte
+		other := &history{fixture: &fixture{t: t, store: h.store, memory: h.memory, fakes: h.fakes}, prims: h.prims}
+		var segments []*Segment
+		other.root, segments = p.copies(&scratch)
+		r := other.revive(true, segments)
+		other.attachReader()
+		if r.RolledForward {
+			forward++
+		}
+		lost += len(r.Lost)
+		require.Contains(t, []uint64{3, 4}, r.Epoch)
+		require.Equal(t, r.Epoch == 3, len(r.Lost) == 1)
+		if r.Epoch == 3 {
+			require.True(t, other.isVoid(1, 3))
+		}
+		other.step(other.store.PinsComplete)
+		require.EqualValues(t, 4, other.store.Epoch())
+		require.Equal(t, "...", other.valuesAt("a", h.prims))
+		require.Equal(t, "GHI", other.valuesAt("host", h.prims))
+		require.EqualValues(t, 3, other.store.FloorOf("a"))
+		for ordinal := uint64(1); ordinal <= 3; ordinal++ {
+			requireStatus(t, protocol.StatusOutOfRange, other.asOf(0, ordinal))
+			require.NoError(t, other.asOf(1, ordinal))
+		}
+		require.EqualValues(t, 4, other.readerColumns()[0].Frontier())
+		require.NoError(t, other.write4("a", 4, h.prims[:1], "x", tensor.Selection{Count: tensor.All}))
+		other.seal(4, protocol.ScopeAll)
+		require.Equal(t, "x..", other.valuesAt("a", h.prims))
+		other.checkBooks()
+	}
+	require.Positive(t, forward)
+	require.Positive(t, lost)
 }
 
 // killedRecovery recovers a picture and gives what is there after each store of that.

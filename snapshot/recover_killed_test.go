@@ -20,4 +20,5 @@ func TestKilledBrokers(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: TestKilledAtEveryStep ")
 	require.Contains(t, string(out), "--- PASS: TestKilledWhileARingOfDeletesGrows ")
+	require.Contains(t, string(out), "--- PASS: TestKilledWhileLostRowsAreShown ")
 }

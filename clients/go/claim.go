@@ -38,11 +38,11 @@ func (m *session) group(ctx context.Context, i int) (*MapGroup, error) {
 			return nil, err
 		}
 	}
-	if _, err := m.memory(i); err != nil {
-		return nil, err
-	}
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	if err := m.usable(i); err != nil {
+		return nil, err
+	}
 	return m.mapGroup(i), nil
 }
 

@@ -90,7 +90,7 @@ func (m *session) record(i int, sync CUDASync) (event, used uint32, err error) {
 	if err != nil {
 		return 0, 0, named(m.name, cudaError(err))
 	}
-	m.client.devices.recorded(d.event)
+	d.event.queued.Store(true)
 	return m.groups[i].EventIndex, 1, nil
 }
 

@@ -44,9 +44,9 @@ func (k importKey) String() string {
 type imported struct {
 	gpu    *gpu
 	opened *cudaipc.Import
-	uses   int  // by views, sessions and exports
-	going  bool // to be closed with its last use
-	used   bool // an event that was recorded
+	uses   int         // by views, sessions and exports
+	going  bool        // to be closed with its last use
+	queued atomic.Bool // an event that was recorded for a group whose unmap has not ended
 }
 
 // place is where something lies in device memory: BlockRef, device number and arena
@@ -278,12 +278,6 @@ func (d *devices) known(key importKey) *imported {
 	return in
 }
 
-func (d *devices) recorded(event *imported) {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	event.used = true
-}
-
 func (c *client) unuse(in *imported) {
 	d := &c.devices
 	d.mutex.Lock()
@@ -348,7 +342,7 @@ func (c *client) dropImports() {
 // gone: nobody else waits for it there. The caller holds mutex.
 func (d *devices) pending(now uint64) bool {
 	for key, in := range d.imports {
-		if key.sort != protocol.DeviceEvent || key.generation == now || !in.used {
+		if key.sort != protocol.DeviceEvent || key.generation == now || !in.queued.Load() {
 			continue
 		}
 		done := true

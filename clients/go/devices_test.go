@@ -289,7 +289,7 @@ func TestImportsOfABrokerThatIsGone(t *testing.T) {
 	require.NoError(t, err)
 	event, err := s.client.useEvent(placeIn(3), 4)
 	require.NoError(t, err)
-	s.client.devices.recorded(event)
+	event.queued.Store(true)
 	s.client.unuse(event)
 
 	b.startedAt(6)

@@ -152,11 +152,12 @@ type request struct {
 	fill    func(dst []byte) error // writes them; dst is shared memory, not cleared
 	results int                    // room for results, in bytes
 
-	names []string // of the attributes that it is about
-	at    uint64   // the ordinal of what it commits; that of the entry where 0
-	life  uint64   // of the session or query that it belongs to; 0: any
-	epoch uint64   // the newest one when it was submitted
-	ends  bool     // of an OpUnmapGroup: its session ends with it
+	names []string  // of the attributes that it is about
+	at    uint64    // the ordinal of what it commits; that of the entry where 0
+	life  uint64    // of the session or query that it belongs to; 0: any
+	epoch uint64    // the newest one when it was submitted
+	ends  bool      // of an OpUnmapGroup: its session ends with it
+	event *imported // that it names: the broker waits for it
 }
 
 // changes tells whether it is a producer's.
@@ -296,6 +297,9 @@ func (c *client) poll() *Error {
 		if status := protocol.Status(e.Status); status != protocol.StatusOK {
 			op.finish(&Error{Status: status, Text: op.what() + ": " + string(content), OpID: op.id, operation: true}, &e, nil)
 			continue
+		}
+		if op.request.event != nil {
+			op.request.event.queued.Store(false)
 		}
 		c.unsealed.note(&op.request)
 		op.finish(nil, &e, content)

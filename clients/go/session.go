@@ -288,6 +288,9 @@ func (m *session) unmapRequest(i int, count uint64, mask []uint64, sync CUDASync
 	if err != nil {
 		return r, err
 	}
+	if used != 0 {
+		r.event = m.device[i].event
+	}
 	if count != AllPrims || mask != nil || used != 0 {
 		head := sizeOf[protocol.UnmapArguments]()
 		r.size = head + 8*len(mask)

@@ -1,6 +1,12 @@
 package cudaemu
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -109,6 +115,31 @@ func TestFreeWaitsForQueuedWork(t *testing.T) {
 			"cuMemcpyDtoDAsync_v2 a+1 a 1 s")
 		p.does("open")
 		p.ok("cuMemFree_v2 a", "cuStreamQuery s", "cuCtxSynchronize")
+		p.leaves()
+	})
+}
+
+// The Go runtime does not expect its signals on a thread that it did not make, so a stream's thread takes none.
+func TestStreamThreadsTakeNoSignals(t *testing.T) {
+	onMachines(t, func(t *testing.T, m machine) {
+		p := m.gpu()
+		tasks := func() []string {
+			found, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.command.Process.Pid))
+			require.NoError(t, err)
+			return found
+		}
+		before := tasks()
+		p.ok("cuStreamCreate &s 1", "cuLaunchHostFunc s @count 0", "cuStreamSynchronize s")
+		started := slices.DeleteFunc(tasks(), func(task string) bool { return slices.Contains(before, task) })
+		require.Len(t, started, 1)
+		status, err := os.ReadFile(started[0] + "/status")
+		require.NoError(t, err)
+		_, after, found := strings.Cut(string(status), "SigBlk:\t")
+		require.True(t, found)
+		blocked, err := strconv.ParseUint(after[:16], 16, 64)
+		require.NoError(t, err)
+		const wanted = 1<<31 - 1 - 1<<8 - 1<<18 // signals 1 to 31, but for SIGKILL and SIGSTOP
+		require.Equal(t, uint64(wanted), blocked&wanted, "%#x", blocked)
 		p.leaves()
 	})
 }

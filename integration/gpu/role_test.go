@@ -260,6 +260,12 @@ func init() { // cycle refers to it
 			r.Adopted = p.ops[o.As].Adopted()
 			return r, err
 		},
+		"done": func(p *part, ctx context.Context, o order) (r report, err error) {
+			if p.ops[o.As].Done() {
+				r.Number = 1
+			}
+			return r, nil
+		},
 		"abort": func(p *part, ctx context.Context, o order) (report, error) {
 			p.sessions[o.As].Abort()
 			delete(p.sessions, o.As)

@@ -1,6 +1,8 @@
 package gpu
 
 import (
+	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -101,8 +103,8 @@ func eventually(t *testing.T, condition func() bool, what string, args ...any) {
 	}
 }
 
-// observe subscribes to what the broker announces on a subject of its stage.
-func (m *machine) observe(subject func(control.Subjects) string) <-chan []byte {
+// nats connects an observer.
+func (m *machine) nats() (*nats.Conn, control.Subjects) {
 	m.t.Helper()
 	info, err := control.ReadRuntimeFile(filepath.Join(m.RuntimeDir, control.RuntimeFileName))
 	require.NoError(m.t, err)
@@ -111,8 +113,54 @@ func (m *machine) observe(subject func(control.Subjects) string) <-chan []byte {
 	m.t.Cleanup(conn.Close)
 	names, err := control.NewSubjects(info.Host, info.Stage)
 	require.NoError(m.t, err)
+	return conn, names
+}
+
+// describe is what the broker says of itself.
+func (m *machine) describe() (d control.Description) {
+	m.t.Helper()
+	conn, names := m.nats()
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(m.t, control.Request(ctx, conn, names.Describe(), control.DescribeRequest{}, &d))
+	require.NotEmpty(m.t, d.GPU.Devices)
+	return d
+}
+
+// device is what it says of its first device.
+func (m *machine) device() control.DeviceDescription { return m.describe().GPU.Devices[0] }
+
+// settled tells whether nobody but clients that live has anything of the first device, and nobody a mapped group.
+func (m *machine) settled() bool {
+	d := m.describe()
+	living := map[string]bool{}
+	for _, c := range d.Clients {
+		living[fmt.Sprint(c.Incarnation)] = true
+	}
+	g := d.GPU.Devices[0]
+	for _, a := range g.Arenas {
+		for _, importer := range a.Importers {
+			if !living[importer] {
+				return false
+			}
+		}
+	}
+	return g.EventsLeased == 0 && staging(g) == 0 && g.Memory.Waiting == 0
+}
+
+// staging is how many bytes of a device lie in groups that are mapped.
+func staging(d control.DeviceDescription) uint64 {
+	m := d.Memory
+	return m.Held - m.Free - m.Live - m.Retained - m.Pinned - m.Recycled - m.Waiting - m.Mirrors - m.Open - m.Directory
+}
+
+// observe subscribes to what the broker announces on a subject of its stage.
+func (m *machine) observe(subject func(control.Subjects) string) <-chan []byte {
+	m.t.Helper()
+	conn, names := m.nats()
 	heard := make(chan []byte, 1024)
-	_, err = conn.Subscribe(subject(names), func(msg *nats.Msg) {
+	_, err := conn.Subscribe(subject(names), func(msg *nats.Msg) {
 		select {
 		case heard <- msg.Data:
 		default:

@@ -49,6 +49,7 @@ typedef struct {
     F(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                         \
     F(stream_wait, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned flags))   \
     F(event_record, "cuEventRecord", (CUevent event, CUstream stream))                      \
+    F(event_query, "cuEventQuery", (CUevent event))                                         \
     F(event_destroy, "cuEventDestroy_v2", (CUevent event))                                  \
     F(memory_open, "cuIpcOpenMemHandle_v2", (CUdeviceptr *, CUipcHandle, unsigned flags))   \
     F(memory_close, "cuIpcCloseMemHandle", (CUdeviceptr base))                              \
@@ -98,6 +99,7 @@ void cbdc_let_go(struct cbdi_import *import);
 cbd_status cbdc_record(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd_error *error);
 cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,
                      struct cbdi_import *event, bool *recorded, cbd_error *error);
+bool cbdc_finish(struct cbdi_import *event, uint64_t timeout_ns);
 cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error);
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error);
 

@@ -11,6 +11,7 @@ static const struct cbdi_cuda table = {
     .let_go = cbdc_let_go,
     .record = cbdc_record,
     .copy = cbdc_copy,
+    .finish = cbdc_finish,
     .check = cbdc_check,
 };
 

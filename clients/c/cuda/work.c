@@ -1,5 +1,10 @@
-/* Events, copies, and whose a pointer is. Nothing here waits for a stream but copies for which the caller named none. */
+/* Events, copies, and whose a pointer is. Nothing here waits for a stream but copies for which the caller named none, and
+ * the end of a stage. */
 #include "driver.h"
+
+#include <time.h>
+
+enum { NOT_READY = 600 };
 
 enum { MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE_ORDINAL = 9 }; /* attributes of a pointer */
 enum { TYPE_DEVICE = 2 };                                     /* of memory */
@@ -26,6 +31,22 @@ cbd_status cbdc_record(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd
     CUresult code = status == CBD_STATUS_OK ? cbdc_driver.event_record(import->event, stream) : 0;
     cbdc_leave();
     return code == 0 ? status : cbdc_refused(error, "cuEventRecord", code);
+}
+
+bool cbdc_finish(struct cbdi_import *event, uint64_t timeout_ns)
+{
+    const struct import *import = (const struct import *)event;
+    struct timespec pause = {.tv_nsec = 20000};
+    CUresult code = NOT_READY;
+    if (cbdc_enter(import->ordinal, NULL) != CBD_STATUS_OK)
+        return false;
+    for (uint64_t waited = 0; (code = cbdc_driver.event_query(import->event)) == NOT_READY && waited < timeout_ns;) {
+        nanosleep(&pause, NULL);
+        waited += (uint64_t)pause.tv_nsec;
+        pause.tv_nsec = pause.tv_nsec < 5000000 ? 2 * pause.tv_nsec : pause.tv_nsec;
+    }
+    cbdc_leave();
+    return code == 0;
 }
 
 cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,

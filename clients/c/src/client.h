@@ -138,7 +138,7 @@ struct device {
 struct lease {
     struct lease *next;
     struct cbdi_import *event;
-    uint64_t generation;
+    uint64_t generation, life; /* of the broker that made it; of the ring then */
     uint32_t index;
 };
 
@@ -164,8 +164,11 @@ cbd_status cbdi_device_block(cbd_stage *stage, const char *what, const cbd_abi_b
 cbd_status cbdi_device_event(cbd_stage *stage, const char *what, uint32_t index, uint32_t number, uint64_t generation,
                              struct cbdi_import **event, cbd_error *error);
 /* Closes an arena that nobody looks at, and tells the broker. */
-void cbdi_arena_close(cbd_stage *stage, struct segment *segment, bool tell);
+void cbdi_arena_close(cbd_stage *stage, struct segment *segment);
+/* Closes events, which are of a broker that is gone. */
 void cbdi_device_events_close(cbd_stage *stage);
+/* The stage ends: closes events and arenas, the latter among the segments. */
+void cbdi_device_end(cbd_stage *stage);
 
 /* ---- rings (ring.c) and ops (op.c) ---------------------------------------- */
 

@@ -320,15 +320,18 @@ cbd_status cbdi_device_block(cbd_stage *stage, const char *what, const cbd_abi_b
     return CBD_STATUS_OK;
 }
 
-void cbdi_arena_close(cbd_stage *stage, struct segment *segment, bool tell)
+static void close_arena(cbd_stage *stage, struct segment *segment)
 {
     cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: closed arena %llu", stage->name, (unsigned long long)segment->id);
     cbdi_cuda()->let_go(segment->import);
-    if (tell)
-        cbdi_defer(stage, segment->closed); /* C6: it may be freed */
-    else
-        free(segment->closed); /* the hang-up, or the restart, says so (I2, B3) */
     free(segment);
+}
+
+void cbdi_arena_close(cbd_stage *stage, struct segment *segment)
+{
+    struct deferred *closed = segment->closed;
+    close_arena(stage, segment);
+    cbdi_defer(stage, closed); /* C6: it may be freed */
 }
 
 cbd_status cbdi_device_event(cbd_stage *stage, const char *what, uint32_t index, uint32_t number, uint64_t generation,
@@ -350,6 +353,7 @@ cbd_status cbdi_device_event(cbd_stage *stage, const char *what, uint32_t index,
         }
         lease->index = index;
         lease->generation = generation;
+        lease->life = atomic_load(&stage->ring.life);
         if (stage->leases != NULL && stage->leases->generation != generation)
             cbdi_device_events_close(stage); /* they were of a broker that is gone */
         lease->next = stage->leases;
@@ -368,4 +372,39 @@ void cbdi_device_events_close(cbd_stage *stage)
         cbdi_cuda()->let_go(lease->event);
         free(lease);
     }
+}
+
+/* Whether all that was recorded has happened: copies into an arena may be queued whose op nobody waited for. Of a broker that
+ * is gone no event may be looked at. */
+static bool is_quiet(cbd_stage *stage)
+{
+    for (const struct lease *lease = stage->leases; lease != NULL; lease = lease->next)
+        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, stage->timeout_ns))
+            return false;
+    return true;
+}
+
+void cbdi_device_end(cbd_stage *stage)
+{
+    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage);
+    if (!quiet && !atomic_load(&stage->foreign))
+        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_MEMORY,
+                 "stage %s: what a program queued on a GPU has not ended: the memory there stays open to this process until it ends", stage->name);
+    for (uint64_t i = 0; i < stage->segments_room; i++) {
+        struct segment *segment = stage->segments[i];
+        if (segment == NULL || segment->import == NULL)
+            continue;
+        free(segment->closed); /* the hang-up, or the restart, says so (I2, B3) */
+        if (quiet)
+            close_arena(stage, segment);
+        else
+            free(segment);
+        stage->segments[i] = NULL;
+    }
+    while (!quiet && stage->leases != NULL) {
+        struct lease *lease = stage->leases;
+        stage->leases = lease->next;
+        free(lease);
+    }
+    cbdi_device_events_close(stage);
 }

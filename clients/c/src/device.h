@@ -50,6 +50,8 @@ struct cbdi_cuda {
 
     /* Records an event behind sync's event and stream. */
     cbd_status (*record)(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd_error *error);
+    /* Waits for what was recorded last; false: it did not happen in time, or the driver cannot say. */
+    bool (*finish)(struct cbdi_import *event, uint64_t timeout_ns);
     /* Queues copies within one device behind sync's event, on its stream, and records the event behind them; without a
      * stream it waits for them, and records nothing. On failure none is under way. */
     cbd_status (*copy)(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,

@@ -208,7 +208,7 @@ void cbdi_segments_trim(cbd_stage *stage)
         }
         stage->segments[i] = NULL;
         if (segment->import != NULL) {
-            cbdi_arena_close(stage, segment, true);
+            cbdi_arena_close(stage, segment);
             continue;
         }
         cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: segment %llu is retired and unmapped", stage->name, (unsigned long long)segment->id);
@@ -221,17 +221,13 @@ void cbdi_segments_trim(cbd_stage *stage)
 
 void cbdi_segments_unmap(cbd_stage *stage)
 {
+    cbdi_device_end(stage);
     for (uint64_t i = 0; i < stage->segments_room; i++) {
         if (stage->segments[i] == NULL)
             continue;
-        if (stage->segments[i]->import != NULL) {
-            cbdi_arena_close(stage, stage->segments[i], false);
-            continue;
-        }
         munmap(stage->segments[i]->base, stage->segments[i]->size_bytes);
         free(stage->segments[i]);
     }
-    cbdi_device_events_close(stage);
     free(stage->segments);
     stage->segments = NULL;
     stage->segments_room = 0;
