@@ -31,7 +31,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	@$(C_CLIENT) all
@@ -97,6 +97,14 @@ test-frameworks: build $(VENV)/.client $(VENV)/.test .venv-frameworks/.client
 test-bench: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: bench'
 	@$(GO) run ./bench -quick >/dev/null
+
+# What a machine with a GPU needs to run the tests of integration/gpu on it: two files for one directory, which need no Go,
+# no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
+gpu-test:
+	@mkdir -p bin/gpu
+	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
+	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
+	@echo 'gpu-test: bin/gpu'
 
 # The adapter for programs that use gorgonia.org/cu, a module of its own. It needs CUDA's headers, which come from PyPI, and
 # runs against the emulated driver; functions of the driver that cu names and nobody calls stay unresolved.

@@ -35,6 +35,9 @@ func (b *Broker) startNATS() (err error) {
 
 // onSeal notes a commit; the announcer sends it (rule K2).
 func (b *Broker) onSeal(s *snapshot.Sealed) {
+	if b.announce == nil { // a recovery shows what was lost before anybody can be told
+		return
+	}
 	b.notes = b.notes[:0]
 	for i := range s.Columns {
 		c := &s.Columns[i]

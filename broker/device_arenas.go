@@ -24,7 +24,6 @@ type arena struct {
 	device  *device
 	base    cudaipc.Pointer
 	bytes   uint64
-	owner   uint64
 	handle  cudaipc.Handle
 	segment *snapshot.Segment
 	places  *shm.Mapping // addresses of its size that nobody can touch
@@ -43,7 +42,7 @@ func (b *Broker) growDevice(r snapshot.GrowRequest) {
 			b.later(func() { b.grownDevice(r, nil, b.deviceFailure(g, r.SizeBytes, failed)) })
 			return
 		}
-		a.id, a.owner = r.ID, r.Arena.Owner
+		a.id = r.ID
 		b.later(func() { b.grownDevice(r, a, nil) })
 	})
 }
@@ -156,7 +155,7 @@ func (b *Broker) describeDevices(state *snapshot.State) control.GPUDescription {
 			if len(one.Arenas) == control.ArenasPage {
 				continue
 			}
-			described := control.ArenaDescription{Segment: id, Bytes: a.bytes, Owner: a.owner, Retired: a.retired, Importers: []string{}, ImporterCount: len(a.importers)}
+			described := control.ArenaDescription{Segment: id, Bytes: a.bytes, Owner: a.segment.Owner, Retired: a.retired, Importers: []string{}, ImporterCount: len(a.importers)}
 			for _, importer := range a.importers[:min(len(a.importers), control.ImportersPage)] {
 				described.Importers = append(described.Importers, strconv.FormatUint(importer, 10))
 			}

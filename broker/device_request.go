@@ -62,7 +62,7 @@ func (b *Broker) deviceInfo(r *protocol.DeviceReply) {
 // having it open from now on.
 func (b *Broker) openArena(c *client, segment uint64, r *protocol.DeviceReply) {
 	a := b.arenas[segment]
-	if a == nil || a.retired || !c.attached {
+	if a == nil || a.retired || !c.attached || !b.maySee(c, a) {
 		return
 	}
 	if !slices.Contains(a.importers, c.incarnation) {
@@ -71,6 +71,12 @@ func (b *Broker) openArena(c *client, segment uint64, r *protocol.DeviceReply) {
 	a.device.shared = true
 	r.Status, r.DeviceID, r.SizeBytes, r.ArenaGeneration = uint32(protocol.StatusOK), a.device.index, a.bytes, b.deviceLife()
 	r.Uuid, r.Handle = a.device.info.UUID, a.handle
+}
+
+// maySee tells whether something of a client's or for it lies in an arena: what it opens it
+// can write to, so that the staging of others is not for it before it is published.
+func (b *Broker) maySee(c *client, a *arena) bool {
+	return a.segment.Owner == c.incarnation || b.store.Claims(c, a.id) || b.store.Shows(a.id)
 }
 
 // openEvent gives the handle of an event to the client whose group it belongs to.

@@ -3,7 +3,7 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
-	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,17 +20,28 @@ func serveNATS(t *testing.T, port int) *server.Server {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(3*time.Second))
+	require.True(t, s.ReadyForConnections(patience))
 	return s
+}
+
+// reservedPort is a port at which a server may come, go and come again. A socket that only names it keeps it from everybody who takes
+// any free one: listeners and connections of tests that run beside this one.
+func reservedPort(t *testing.T) int {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	require.NoError(t, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, err := syscall.Getsockname(fd)
+	require.NoError(t, err)
+	return name.(*syscall.SockaddrInet4).Port
 }
 
 // A stage on a NATS server that somebody else runs: it starts without it, it is found there, and a restart of that server in the middle loses
 // events and nothing else. The loss shows in the numbers.
 func TestStageOnAnExternalServer(t *testing.T) {
-	probe, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := probe.Addr().(*net.TCPAddr).Port
-	require.NoError(t, probe.Close())
+	port := reservedPort(t)
 	b := startBroker(t, func(c *Config) {
 		c.External = &control.External{URL: fmt.Sprintf("nats://broker:p@127.0.0.1:%d", port), Observer: control.Credential{User: "watcher", Password: "p"}}
 	})
@@ -44,7 +55,7 @@ func TestStageOnAnExternalServer(t *testing.T) {
 	seal() // the stage works without NATS
 
 	first := serveNATS(t, port)
-	require.Eventually(t, b.nats.Connected, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, b.nats.Connected, patience, 5*time.Millisecond)
 	c, subjects := observing(t, b)
 	commits, err := c.SubscribeSync(subjects.Commit())
 	require.NoError(t, err)
@@ -54,7 +65,7 @@ func TestStageOnAnExternalServer(t *testing.T) {
 			seal()
 			m, err := commits.NextMsg(100 * time.Millisecond)
 			return err == nil && json.Unmarshal(m.Data, &e) == nil
-		}, 10*time.Second, time.Millisecond)
+		}, patience, time.Millisecond)
 		return e
 	}
 	before := next()
@@ -73,7 +84,7 @@ func TestStageOnAnExternalServer(t *testing.T) {
 	require.Greater(t, after.Dropped, before.Dropped)
 	require.Eventually(t, func() bool {
 		return control.Request(asking(t), c, subjects.Read(), control.ReadRequest{Attribute: "x"}, &r) == nil && r.Floor == ordinal
-	}, 5*time.Second, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 	require.Equal(t, fmt.Sprintf("[%d]", ordinal), string(r.Groups[0].Values))
 }
 

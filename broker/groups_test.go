@@ -153,7 +153,7 @@ func TestEndsOfSharedSessions(t *testing.T) {
 	require.Eventually(t, func() bool {
 		list, _ = other.unclaimed(session, 0, "")
 		return len(list) == 1
-	}, 5*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	require.EqualValues(t, 3, list[0].Attempt)
 	other.claim(protocol.StatusOK, session, 0)
 	other.unmap(protocol.StatusOK, session, 0)
@@ -167,7 +167,7 @@ func TestEndsOfSharedSessions(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, all := other.unclaimed(0, 0, "")
 		return all == 0
-	}, 5*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	other.unmap(protocol.StatusInvalidHandle, session, 0)
 }
 

@@ -79,6 +79,10 @@ func (b *Broker) grow(r snapshot.GrowRequest) {
 
 // growNow makes a segment at once; only before the loop runs.
 func (b *Broker) growNow(r snapshot.GrowRequest) {
+	if r.Arena.Device() != nil {
+		b.growDevice(r)
+		return
+	}
 	object, seg, failed := b.makeSegment(r)
 	b.grown(r, object, seg, failed)
 }

@@ -13,6 +13,9 @@ import (
 	"callboard/shm"
 )
 
+// patience is how long a test waits for what must come: machines that run tests are busy.
+const patience = 30 * time.Second
+
 // peer is a client made of the wire alone, so that tests can lie on purpose.
 type peer struct {
 	t         *testing.T
@@ -86,7 +89,7 @@ func say(t *testing.T, conn *shm.Conn, incarnation, generation uint64) ([]byte, 
 	copy(request.Name[:], "peer")
 	require.NoError(t, conn.Send(encode(&request)))
 	var buf [protocol.MessageBytesMax]byte
-	n, files, err := conn.RecvWithin(5*time.Second, buf[:])
+	n, files, err := conn.RecvWithin(patience, buf[:])
 	require.NoError(t, err)
 	return buf[:n], files
 }
@@ -121,7 +124,7 @@ func (p *peer) submit(e protocol.SubmissionEntry, arguments []byte) uint64 {
 // wait takes the next completion and its results or text.
 func (p *peer) wait() (protocol.CompletionEntry, []byte) {
 	p.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
 		var done protocol.CompletionEntry
 		heard := p.ring.Listen()
@@ -202,7 +205,7 @@ func (p *peer) segment(id uint64) (protocol.SegmentReply, *shm.Mapping) {
 	request.Header.SizeBytes = uint32(len(encode(&request)))
 	require.NoError(p.t, p.conn.Send(encode(&request)))
 	var buf [protocol.MessageBytesMax]byte
-	n, files, err := p.conn.RecvWithin(5*time.Second, buf[:])
+	n, files, err := p.conn.RecvWithin(patience, buf[:])
 	require.NoError(p.t, err)
 	reply, ok := decode[protocol.SegmentReply](buf[:n], 0)
 	require.True(p.t, ok)

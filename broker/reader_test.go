@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -32,7 +31,7 @@ func observing(t *testing.T, b *Broker) (*nats.Conn, control.Subjects) {
 }
 
 func asking(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -195,7 +194,7 @@ func TestReadAndQueryOverNATSRefuse(t *testing.T) {
 		{subjects.Read(), `{"attribute":"pose","encoding":"text"}`, "400", "text is kind array of uint8"},
 		{subjects.Query(), `{"paths":["` + strings.Repeat("a", 70<<10) + `"]}`, "413", ""},
 	} {
-		reply, err := c.Request(one.subject, []byte(one.request), 5*time.Second)
+		reply, err := c.Request(one.subject, []byte(one.request), patience)
 		require.NoError(t, err, one.request)
 		require.Equal(t, one.code, reply.Header.Get(micro.ErrorCodeHeader), "%.60s: %s", one.request, reply.Header.Get(micro.ErrorHeader))
 		require.Contains(t, reply.Header.Get(micro.ErrorHeader), one.text, "%.60s", one.request)
@@ -301,7 +300,7 @@ func TestReadOverNATSWhileSealing(t *testing.T) {
 	go func() {
 		for n := 0; !stop.Load() || n < 50; n++ {
 			var r control.ReadResponse
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			err := control.Request(ctx, c, subjects.Read(), control.ReadRequest{Attribute: "x"}, &r)
 			cancel()
 			if err != nil {

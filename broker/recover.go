@@ -115,7 +115,7 @@ func (b *Broker) recover() error {
 		return err
 	}
 	b.prepareMemory()
-	b.memory.Grow = b.grow
+	b.memory.Grow = b.growNow // the epoch that shows what is lost needs memory at once
 	if b.recovered, err = snapshot.Recover(b.storeConfig(), b.directoryMap.Bytes(), b.memory, segments); err != nil {
 		return &damagedError{err}
 	}
@@ -132,6 +132,7 @@ func (b *Broker) recover() error {
 		return err
 	}
 	b.store.PinsComplete()
+	b.memory.Grow = b.grow
 	return nil
 }
 

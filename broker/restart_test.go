@@ -188,7 +188,7 @@ func TestFoundChannelsKeepTheirPins(t *testing.T) {
 	channel := filepath.Join(b.MemoryDir(), channelName(reader))
 	require.FileExists(t, channel)
 	reader.close()
-	require.Eventually(t, func() bool { _, err := os.Stat(channel); return errors.Is(err, os.ErrNotExist) }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(channel); return errors.Is(err, os.ErrNotExist) }, patience, 5*time.Millisecond)
 	publish(1)
 	require.Equal(t, 2, versions())
 	refusedHello(t, b, reader.hello.Incarnation, reader.hello.Generation, "not known")
@@ -218,7 +218,7 @@ func TestRestartWithoutReadersKeepsNoDeadVersions(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left, _ := filepath.Glob(filepath.Join(b.MemoryDir(), shm.ChannelPrefix+"*"))
 		return len(left) == 0
-	}, 5*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	require.Equal(t, 2, versions())
 	abandon(b)
 	b = next(t, b, nil)
@@ -247,7 +247,7 @@ func TestReattachRefused(t *testing.T) {
 			}
 		})
 		return attached == 0
-	}, 5*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	refusedHello(t, b, p.hello.Incarnation, p.hello.Generation, "has ended")
 	shm.StoreU64(gone.channel.Bytes(), 0, 7) // its magic
 	abandon(b)
@@ -360,7 +360,7 @@ func TestTakeover(t *testing.T) {
 	request.Header.SizeBytes = uint32(len(encode(&request)))
 	require.NoError(t, conn.Send(encode(&request)))
 	var buf [protocol.MessageBytesMax]byte
-	n, _, err := conn.RecvWithin(5*time.Second, buf[:])
+	n, _, err := conn.RecvWithin(patience, buf[:])
 	require.NoError(t, err)
 	refusal, _ := decode[protocol.ErrorReply](buf[:n], 0)
 	require.Equal(t, protocol.StatusNotFound, protocol.Status(refusal.Status), "another generation is meant")
@@ -373,7 +373,7 @@ func TestTakeover(t *testing.T) {
 	ended.Wait()
 	require.Equal(t, before, b.generation.Number)
 	require.Equal(t, dir, b.MemoryDir())
-	n, files, err := p.conn.RecvWithin(5*time.Second, buf[:])
+	n, files, err := p.conn.RecvWithin(patience, buf[:])
 	require.Zero(t, n, "it hangs up without a word")
 	require.Empty(t, files)
 	require.Error(t, err)
@@ -407,7 +407,7 @@ func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 			b.mailbox.mu.Lock()
 			defer b.mailbox.mu.Unlock()
 			return len(b.mailbox.full) >= len(asked)
-		}, 5*time.Second, time.Millisecond)
+		}, patience, time.Millisecond)
 		release()
 	}
 	hold((*shm.Conn).Close, (*shm.Conn).StopReceiving)
@@ -428,7 +428,7 @@ func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 	answers := map[uint32]int{}
 	for _, conn := range conns {
 		var buf [protocol.MessageBytesMax]byte
-		n, _, err := conn.RecvWithin(5*time.Second, buf[:])
+		n, _, err := conn.RecvWithin(patience, buf[:])
 		require.NoError(t, err)
 		head, _ := decode[protocol.MessageHeader](buf[:n], 0)
 		answers[head.Type]++
@@ -471,7 +471,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	require.NoError(t, err)
 	go bus.Start()
 	defer bus.Shutdown()
-	require.True(t, bus.ReadyForConnections(5*time.Second))
+	require.True(t, bus.ReadyForConnections(patience))
 	url := strings.Replace(bus.ClientURL(), "nats://", "nats://u:p@", 1)
 	observer, err := nats.Connect(url)
 	require.NoError(t, err)
@@ -486,7 +486,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	}
 	heard := func(kind string, ok func(event) bool) event {
 		t.Helper()
-		for limit := time.After(10 * time.Second); ; {
+		for limit := time.After(patience); ; {
 			select {
 			case m := <-events:
 				var e event

@@ -15,10 +15,11 @@ var testIdentity = Identity{Host: "node7", Stage: "default", Generation: 1 << 60
 
 // fakePublisher records events; while held, Publish blocks as on a frozen server; while down, it refuses.
 type fakePublisher struct {
-	mu     sync.Mutex
-	hold   sync.Mutex
-	down   bool
-	events []published
+	mu      sync.Mutex
+	hold    sync.Mutex
+	down    bool
+	refused map[string]bool // subjects
+	events  []published
 }
 
 type published struct {
@@ -32,6 +33,7 @@ func (f *fakePublisher) Publish(subject string, data []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
+		f.refused[subject] = true
 		return errors.New("down")
 	}
 	f.events = append(f.events, published{subject, data})
@@ -52,7 +54,7 @@ func (f *fakePublisher) all() []published {
 
 func (f *fakePublisher) wait(t *testing.T, n int) []published {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(f.all()) >= n }, 2*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.all()) >= n }, patience, time.Millisecond)
 	return f.all()
 }
 
@@ -60,7 +62,7 @@ func startAnnouncer(t *testing.T, publisher Publisher, queue int) *Announcer {
 	t.Helper()
 	a, err := NewAnnouncer(publisher, AnnouncerOptions{Identity: testIdentity, Queue: queue})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = a.Close(time.Second) })
+	t.Cleanup(func() { _ = a.Close(patience) })
 	return a
 }
 
@@ -101,7 +103,7 @@ func TestCommitsCoalesceWhileNATSHangs(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.commits.count == 0
-	}, time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	changed := make([]Change, 2) // reused by the caller: Commit copies
 	for i := uint64(2); i <= 1001; i++ {
 		changed[0] = Change{Attribute: "pose", Column: 0, Floor: i, OrdinalLowest: i, OrdinalHighest: i, Rows: 10, Adopted: i%2 == 1}
@@ -146,7 +148,7 @@ func TestGroupOverflowIsAGapEverywhere(t *testing.T) {
 	f.wait(t, 1)
 	f.hold.Lock()
 	a.Client(ClientEvent{Event: ClientJoin}) // hangs in Publish
-	require.Eventually(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.queue) == 0 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return len(a.queue) == 0 }, patience, time.Millisecond)
 	for i := range uint32(pushed) {
 		a.Group(GroupEvent{Attribute: "pose", GroupIndex: i})
 	}
@@ -178,11 +180,15 @@ func TestGroupOverflowIsAGapEverywhere(t *testing.T) {
 
 // A refused publish is a gap too, and is told as soon as NATS is back although nothing else happens.
 func TestOutageIsToldWithoutAnyFurtherEvent(t *testing.T) {
-	f := &fakePublisher{down: true}
+	f := &fakePublisher{down: true, refused: map[string]bool{}}
 	a := startAnnouncer(t, f, 0)
 	a.Group(GroupEvent{Attribute: "pose"})
 	a.Commit(CommitNote{Epoch: 1})
-	require.Eventually(t, func() bool { return a.Counts().Failed >= 2 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { // both; a gap event that is refused counts as failed, too
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.refused["callboard.node7.default.group.pose"] && f.refused["callboard.node7.default.commit"]
+	}, patience, time.Millisecond)
 	f.setDown(false)
 	gap := decode[HealthEvent](t, f.wait(t, 1)[0])
 	require.Equal(t, Number(2), gap.Numbers["dropped"])
@@ -198,7 +204,7 @@ func TestANoteWakesASleepingAnnouncer(t *testing.T) {
 	f := &fakePublisher{}
 	a := startAnnouncer(t, f, 0)
 	for i := range 3 {
-		require.Eventually(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.asleep }, time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.asleep }, patience, 5*time.Millisecond)
 		a.Client(ClientEvent{Event: ClientJoin})
 		f.wait(t, i+1)
 	}
@@ -211,7 +217,7 @@ func TestCloseDrainsAndSaysBye(t *testing.T) {
 		a.Group(GroupEvent{Attribute: "pose"})
 	}
 	a.Commit(CommitNote{Epoch: 4})
-	require.NoError(t, a.Close(time.Second))
+	require.NoError(t, a.Close(patience))
 	events := f.all()
 	last := decode[HealthEvent](t, events[len(events)-1])
 	require.Equal(t, HealthBye, last.Code)
@@ -219,7 +225,7 @@ func TestCloseDrainsAndSaysBye(t *testing.T) {
 	require.Equal(t, uint64(4), last.Epoch)
 	a.Commit(CommitNote{Epoch: 5})
 	a.Group(GroupEvent{Attribute: "pose"})
-	require.NoError(t, a.Close(time.Second))
+	require.NoError(t, a.Close(patience))
 	require.Len(t, f.all(), len(events))
 }
 
@@ -231,7 +237,7 @@ func TestCloseIsBoundedWhenNATSHangs(t *testing.T) {
 	a.Commit(CommitNote{Epoch: 1})
 	require.ErrorContains(t, a.Close(20*time.Millisecond), "NATS took no event for 20ms")
 	f.hold.Unlock()
-	require.NoError(t, a.Close(time.Second))
+	require.NoError(t, a.Close(patience))
 }
 
 func TestAGroupWithoutAttributeIsOurOwnFault(t *testing.T) {
@@ -269,5 +275,5 @@ func BenchmarkCommitFourColumns(b *testing.B) {
 		note.Epoch++
 		a.Commit(note)
 	}
-	require.NoError(b, a.Close(time.Second))
+	require.NoError(b, a.Close(patience))
 }

@@ -31,7 +31,7 @@ func serveNATS(t *testing.T, options *server.Options) *server.Server {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(3*time.Second))
+	require.True(t, s.ReadyForConnections(patience))
 	return s
 }
 
@@ -123,19 +123,17 @@ func TestExternalServerCredentials(t *testing.T) {
 			require.NoError(t, other.Flush())
 			a := startAnnouncer(t, s.Events(), 0)
 			a.Commit(CommitNote{Epoch: 5})
-			_, err = heard.NextMsg(3 * time.Second)
+			_, err = heard.NextMsg(patience)
 			require.NoError(t, err)
 			startService(t, s, testIdentity, 0)
 			var d Description
 			require.NoError(t, Request(within(t), other, testSubjects(t, testIdentity).Describe(), struct{}{}, &d))
 			for text, external := range c.wrong {
 				external.URL += address
-				begin := time.Now()
 				_, err := Start(Options{Identity: testIdentity, External: &external})
 				require.ErrorContains(t, err, text)
 				require.ErrorContains(t, err, "external NATS")
 				require.ErrorContains(t, err, address)
-				require.Less(t, time.Since(begin), 5*time.Second)
 			}
 		})
 	}
@@ -143,8 +141,8 @@ func TestExternalServerCredentials(t *testing.T) {
 
 // A server that comes back with other credentials is dialled until an operator has put it right.
 func TestExternalServerThatRefusesAfterItsRestart(t *testing.T) {
-	first := serveNATS(t, &server.Options{Username: "u", Password: "p"})
-	port := first.Addr().(*net.TCPAddr).Port
+	port := reservedPort(t)
+	first := serveNATS(t, &server.Options{Username: "u", Password: "p", Port: port})
 	s, err := Start(Options{Identity: testIdentity, External: &External{URL: fmt.Sprintf("nats://u:p@127.0.0.1:%d", port)}})
 	require.NoError(t, err)
 	defer s.Close()
@@ -156,5 +154,5 @@ func TestExternalServerThatRefusesAfterItsRestart(t *testing.T) {
 	second.Shutdown()
 	second.WaitForShutdown()
 	serveNATS(t, &server.Options{Username: "u", Password: "p", Port: port})
-	require.Eventually(t, s.Connected, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, s.Connected, patience, 10*time.Millisecond)
 }

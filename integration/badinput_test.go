@@ -207,7 +207,7 @@ func TestGarbageOnTheSocket(t *testing.T) {
 		_ = conn.Close()
 	}
 	s.settled(t, "other")
-	require.Eventually(t, func() bool { return len(openFiles(t, s.PID())) == before }, soon, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return len(openFiles(t, s.PID())) <= before }, soon, 10*time.Millisecond,
 		"descriptors that were sent or accepted are closed: %d before", before)
 	unharmed(t, other)
 }
@@ -218,7 +218,7 @@ func TestGarbageOverNATS(t *testing.T) {
 	other := s.Dial("other")
 	unharmed(t, other)
 	random := randomness(t)
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, soon)
 	for _, subject := range []string{s.names.Describe(), s.names.Floor(), control.SubjectDescribeAll} {
 		for _, data := range [][]byte{noise(random, 100), []byte("{"), []byte(`{"attributes":7}`), []byte(`[]`), []byte(strings.Repeat("[", 5000))} {
 			reply, err := s.nats.RequestWithContext(ctx, subject, data)
@@ -269,7 +269,7 @@ func TestGarbageOverNATS(t *testing.T) {
 func TestWrongValuesGetPreciseErrors(t *testing.T) {
 	s := startStage(t)
 	c := s.Dial("client")
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, soon)
 	q, err := c.QueryFromPathList(ctx, []string{"/a", "/b", "/c"})
 	require.NoError(t, err)
 	op, err := c.WriteAttribute(ctx, q, "pose", [][3]float32{{1}, {2}, {3}}, callboard.WriteOptions{Ordinal: 5})
@@ -349,7 +349,7 @@ func TestWrongValuesGetPreciseErrors(t *testing.T) {
 // another's. Rule L3.
 func TestForeignHandlesAndReadOnlyClients(t *testing.T) {
 	s := startStage(t)
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, soon)
 	o := s.Options("reader")
 	o.ReadOnly = true
 	reader, err := callboard.Dial(ctx, o)
@@ -371,7 +371,7 @@ func TestForeignHandlesAndReadOnlyClients(t *testing.T) {
 func TestPinningWithoutEndHurtsNoWriter(t *testing.T) {
 	s := startStage(t, "--retain", "1") // 64 MiB, of which one reader may pin 16
 	other, greedy := s.Dial("other"), s.Dial("greedy")
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, soon)
 	var refused error
 	for i := range 40 {
 		_, err := other.Publish(ctx, "large/value", make([]byte, 1<<20))

@@ -95,7 +95,7 @@ func TestAnExportOwnsAPin(t *testing.T) {
 	require.Positive(t, pins())
 	require.Equal(t, before, view.Data)
 	tensor.Discard(v)
-	require.Eventually(t, func() bool { return pins() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return pins() == 0 }, soon, time.Millisecond)
 }
 
 // Behaviour 196, 280: a map group is writable unless the export is asked read-only.

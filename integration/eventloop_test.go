@@ -3,7 +3,6 @@ package integration
 import (
 	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -28,7 +27,7 @@ func TestOneEventLoopForTwoStagesAndAPipe(t *testing.T) {
 			node.expect("ready")
 			next := func() (got report) {
 				t.Helper()
-				node.hear(20*time.Second, &got)
+				node.hear(soon, &got)
 				return got
 			}
 			publish := func(source int, value float64) {

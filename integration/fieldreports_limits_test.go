@@ -38,7 +38,7 @@ func TestB1SmallSharedMemory(t *testing.T) {
 	require.True(t, s.started(t), "%s", &s.errors)
 	c := h.dial(t, "one")
 	unharmed(t, c)
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, soon)
 	var full error
 	for i := 0; full == nil && i < 40; i++ {
 		var g *callboard.Group
@@ -98,7 +98,7 @@ func TestB4TruncatedUnderTheBroker(t *testing.T) {
 	for _, role := range []string{"half-filler", "idle"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(10*time.Second, &ready)
+		p.hear(soon, &ready)
 		incarnation := clientNamed(s.describe(t), role).Incarnation
 		require.NoError(t, os.Truncate(filepath.Join(s.memoryDir(t), fmt.Sprintf("channel-%016x", incarnation)), 0))
 		for range 10 {

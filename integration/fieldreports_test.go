@@ -360,12 +360,12 @@ func TestA25SegmentsThatWereMadeAnewAreRefused(t *testing.T) {
 // Of what the kernel keeps nothing stays after everybody was killed and the stage was
 // started and ended once more: no file, no socket, no System V object. Field report A26.
 func TestA26NoKernelObjectOfAnyKindStays(t *testing.T) {
-	sysv := func() (all string) {
+	sysv := func() (all []string) {
 		for _, kind := range []string{"shm", "sem", "msg"} {
 			raw, _ := os.ReadFile("/proc/sysvipc/" + kind)
 			for _, line := range strings.Split(string(raw), "\n")[1:] {
 				if fields := strings.Fields(line); len(fields) > 1 {
-					all += kind + fields[1] + " "
+					all = append(all, kind+fields[1])
 				}
 			}
 		}
@@ -377,7 +377,7 @@ func TestA26NoKernelObjectOfAnyKindStays(t *testing.T) {
 	for _, role := range []string{"half-filler", "pinner", "subscriber"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(10*time.Second, &ready)
+		p.hear(soon, &ready)
 		defer p.kill()
 	}
 	s.Kill9()
@@ -391,5 +391,5 @@ func TestA26NoKernelObjectOfAnyKindStays(t *testing.T) {
 			require.NotContains(t, line, " 00010000 ", "a listening socket stays: %s", line)
 		}
 	}
-	require.Equal(t, before, sysv())
+	require.Subset(t, before, sysv(), "others on this machine may have removed theirs")
 }

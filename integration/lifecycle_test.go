@@ -109,7 +109,7 @@ func (s *server) started(t *testing.T) bool {
 	select {
 	case _, ok := <-s.ready:
 		return ok
-	case <-time.After(20 * time.Second):
+	case <-time.After(soon):
 		require.Fail(t, "neither ready nor ended")
 		return false
 	}
@@ -120,7 +120,7 @@ func (s *server) end(t *testing.T, how syscall.Signal) {
 	_ = s.command.Process.Signal(how)
 	select {
 	case <-s.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(soon):
 		_ = s.command.Process.Kill()
 		require.Fail(t, "the broker did not end")
 	}
@@ -216,7 +216,8 @@ func TestA8RepeatedCrashesLeaveOneGeneration(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.Equal(t, before, objects())
 	}
-	require.InDelta(t, ours, len(openFiles(t, os.Getpid())), 4, "descriptors of a client process over 20 lives of its broker")
+	require.Eventually(t, func() bool { return len(openFiles(t, os.Getpid())) <= ours+4 }, soon, 20*time.Millisecond,
+		"descriptors of a client process over 20 lives of its broker; %d before", ours)
 	s.connect(t)
 }
 
@@ -229,7 +230,7 @@ func TestA27EverybodyCrashes(t *testing.T) {
 	for _, role := range []string{"half-filler", "pinner", "idle"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(10*time.Second, &ready)
+		p.hear(soon, &ready)
 		all = append(all, p)
 	}
 	old := s.memoryDir(t)
@@ -349,7 +350,7 @@ func (h *host) endAll(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGTERM)
 		}
 	}
-	require.Eventually(t, func() bool { return len(h.files()) == 0 }, 10*time.Second, 20*time.Millisecond, "left: %q", h.files())
+	require.Eventually(t, func() bool { return len(h.files()) == 0 }, soon, 20*time.Millisecond, "left: %q", h.files())
 }
 
 // collect runs `callboard gc` and tells what became of what these stages have. The machine may have others.

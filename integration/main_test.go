@@ -73,7 +73,7 @@ func buildBroker(path string) error {
 // orphans lists processes that we started and that still live, or that nobody waited
 // for. Files are looked for at the end of each stage.
 func orphans() (left []string) {
-	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if left = children(os.Getpid()); len(left) == 0 {
 			break
 		}

@@ -160,14 +160,14 @@ func (p *process) hear(limit time.Duration, into any) {
 func (p *process) expect(word string) {
 	p.t.Helper()
 	var got string
-	p.hear(20*time.Second, &got)
+	p.hear(soon, &got)
 	require.Equal(p.t, word, got)
 }
 
 // kill is kill -9. A stopped process dies as well.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
-	p.wait(10 * time.Second)
+	p.wait(soon)
 }
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
@@ -193,5 +193,5 @@ func (p *process) wait(limit time.Duration) error {
 func (p *process) done() {
 	p.t.Helper()
 	_ = p.in.Close()
-	require.NoError(p.t, p.wait(10*time.Second), "%s wrote:\n%s", p.name, p.stderr())
+	require.NoError(p.t, p.wait(soon), "%s wrote:\n%s", p.name, p.stderr())
 }

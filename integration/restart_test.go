@@ -56,7 +56,7 @@ func (c cast) end(t *testing.T) {
 	for _, p := range c.readers {
 		p.tell("stop")
 		var got readerReport
-		p.hear(30*time.Second, &got)
+		p.hear(4*soon, &got)
 		p.done()
 		t.Logf("%s: %d snapshots, %d held", p.name, got.Snapshots, got.Held)
 		require.Zero(t, got.Refused, "refused reads; the first trouble: %s", got.First)
@@ -67,7 +67,7 @@ func (c cast) end(t *testing.T) {
 	for _, p := range c.producers {
 		p.tell("stop")
 		var got producerReport
-		p.hear(30*time.Second, &got)
+		p.hear(4*soon, &got)
 		p.done()
 		t.Logf("%s: %d commits, %d spoilt by restarts, %d of these sealed before", p.name, got.Commits, got.Restarted, got.Maybe)
 		require.Zero(t, got.Refused, "refused writes; the first trouble: %s", got.First)
@@ -170,8 +170,7 @@ func restarts(t *testing.T, lives int, cast func(*testing.T, *stage) cast, renew
 			early = c.resources(t, s)
 		}
 	}
-	time.Sleep(time.Second)
-	require.LessOrEqual(t, c.resources(t, s), early+24, "descriptors and mappings of one process: some more, since segments come and go, but not some for each life")
+	require.Eventually(t, func() bool { return c.resources(t, s) <= early+24 }, soon, 100*time.Millisecond, "descriptors and mappings of one process: some more, since segments come and go, but not some for each life")
 	c.end(t)
 	s.connect(t)
 	require.NoError(t, witness.Close())

@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	callboard "callboard/clients/go"
+	"callboard/control"
 	"callboard/integration/harness"
 )
 
@@ -26,7 +29,7 @@ import (
 // E12; rules B1, O1, O3, O4.
 func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 	r := newRobot(t)
-	seen := r.watch()
+	seen, watched := r.watch()
 	driver, controller := r.driver(20), r.controller()
 	require.Zero(t, driver.after)
 	require.Zero(t, controller.after)
@@ -53,7 +56,7 @@ func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 
 	for range 5 { // wherever in a tick it is
 		driver.kill()
-		driver = r.driver(100)
+		driver = r.driver(20) // slow enough that no tick is too old for a controller that has to wait for its processor
 		r.until(driver.after + 10)
 	}
 
@@ -69,6 +72,7 @@ func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 	r.stage.connect(t)
 	r.until(r.floor("command") + 20)
 
+	r.eventually(t, "fifty snapshots of whole ticks are looked at", func() bool { return seen() > 50 })
 	controller.kill()
 	driver.kill()
 	before = r.floor("command")
@@ -82,7 +86,7 @@ func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 	require.Regexp(t, fmt.Sprintf(`^tick %d: .*, %d lost$`, last, last-before-1), controller.order("go"))
 
 	observer.shows(fmt.Sprintf(`tick %d: `, last))
-	require.Greater(t, seen(), 50, "snapshots of whole ticks")
+	watched()
 	controller.interrupted(fmt.Sprintf(`the last command is for tick %d`, last))
 	observer.interrupted("")
 	r.stage.eventually(t, soon, "only the test is attached", func(d description) bool { return len(d.Clients) == 1 })
@@ -132,13 +136,14 @@ func newRobot(t *testing.T) *robot {
 // robotNode is one of the processes.
 type robotNode struct {
 	*process
+	stage *stage
 	after uint64 // the tick that it goes on after
 	port  string // of the controller
 }
 
 func (r *robot) node(name string, command ...string) *robotNode {
 	r.t.Helper()
-	return &robotNode{process: spawnAs(r.t, name, nil, r.Env(), func(c *exec.Cmd) { c.Path, c.Args = command[0], command })}
+	return &robotNode{stage: r.stage, process: spawnAs(r.t, name, nil, r.Env(), func(c *exec.Cmd) { c.Path, c.Args = command[0], command })}
 }
 
 func (r *robot) driver(rate int) *robotNode {
@@ -166,7 +171,7 @@ func (n *robotNode) number(text string) uint64 {
 // shows waits for a line with this in it and gives its parts.
 func (n *robotNode) shows(pattern string) []string {
 	n.t.Helper()
-	wanted, deadline := regexp.MustCompile("^"+n.name+": "+pattern), time.After(30*time.Second)
+	wanted, deadline := regexp.MustCompile("^"+n.name+": "+pattern), time.After(2*soon)
 	for {
 		select {
 		case line, open := <-n.lines:
@@ -178,6 +183,15 @@ func (n *robotNode) shows(pattern string) []string {
 			require.FailNow(n.t, "not shown in time", "%s: %s; it wrote:\n%s", n.name, pattern, n.stderr())
 		}
 	}
+}
+
+// kill is kill -9. What the node had submitted is done when it returns: the broker has forgotten it.
+func (n *robotNode) kill() {
+	n.t.Helper()
+	n.process.kill()
+	n.stage.eventually(n.t, soon, n.name+" stays", func(d description) bool {
+		return !slices.ContainsFunc(d.Clients, func(c control.ClientDescription) bool { return int(c.PID) == n.cmd.Process.Pid })
+	})
 }
 
 // order is one line of an operator and the answer.
@@ -206,12 +220,13 @@ func (n *robotNode) interrupted(last string) {
 }
 
 // watch looks at every epoch that it can, all along: the sensors are of one tick, and no command is ahead of them. It
-// gives a function that ends this and tells how many there were.
-func (r *robot) watch() func() int {
+// gives a function that tells how many there were so far, and one that ends this.
+func (r *robot) watch() (seen func() int64, end func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.t.Cleanup(cancel)
-	count, torn := 0, []string{}
+	var count atomic.Int64
+	torn := []string{}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -231,15 +246,14 @@ func (r *robot) watch() func() int {
 				torn = append(torn, fmt.Sprintf("epoch %d: %d", snapshot.Epoch(), floors))
 			}
 			snapshot.Release()
-			count++
+			count.Add(1)
 		}
 	}()
-	return func() int {
+	return count.Load, func() {
 		r.t.Helper()
 		cancel()
 		<-done
 		require.Empty(r.t, torn[:min(len(torn), 3)])
-		return count
 	}
 }
 
@@ -252,7 +266,7 @@ func (r *robot) floor(name string) uint64 {
 
 func (r *robot) eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 30*time.Second, 20*time.Millisecond, what)
+	require.Eventually(t, ok, 2*soon, 20*time.Millisecond, what)
 }
 
 // until waits for the command of a tick, and wants the newest one that has a command to be right.

@@ -160,12 +160,12 @@ func TestWorkerKilledWhileItHoldsAGroup(t *testing.T) {
 			after = segments()
 		}
 	}
-	require.Equal(t, after, segments(), "sessions use the same memory again")
+	require.LessOrEqual(t, segments(), after, "sessions use the same memory again")
 	for _, p := range append(slices.Clone(workers), owner) {
 		p.kill()
 	}
 	d := s.settled(t, "reader")
-	require.Equal(t, after, segments())
+	require.LessOrEqual(t, segments(), after)
 	require.Less(t, inUse(d), uint64(8<<20))
 }
 

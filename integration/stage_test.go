@@ -80,7 +80,7 @@ func (s *stage) memoryDir(t *testing.T) string {
 // describe asks over NATS.
 func (s *stage) describe(t *testing.T) description {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	var d description
 	require.NoError(t, control.Request(ctx, s.nats, s.names.Describe(), control.DescribeRequest{}, &d), "the broker wrote:\n%s", s.Output())

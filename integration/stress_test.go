@@ -129,7 +129,7 @@ func stress(t *testing.T, limit time.Duration, start func(*stage) []*process) (r
 	}
 	for _, reader := range readers {
 		var got readerReport
-		reader.hear(30*time.Second, &got) // it may have snapshots to take yet
+		reader.hear(4*soon, &got) // it may have snapshots to take yet
 		reader.done()
 		r.readers = append(r.readers, got)
 		r.torn, r.mixed, r.refused = r.torn+got.Torn, r.mixed+got.Mixed, r.refused+got.Refused
@@ -138,13 +138,13 @@ func stress(t *testing.T, limit time.Duration, start func(*stage) []*process) (r
 	for _, producer := range []*process{adopting, scattering} {
 		producer.tell("stop")
 		var got producerReport
-		producer.hear(20*time.Second, &got)
+		producer.hear(soon, &got)
 		producer.done()
 		r.commits, r.adopted, r.refused = r.commits+got.Commits, r.adopted+got.Adopted, r.refused+got.Refused+got.Restarted
 		r.first = cmp.Or(r.first, got.First)
 	}
 	// With everybody gone, nothing stays pinned.
-	s.eventually(t, 5*time.Second, "clients stay", func(d description) bool { return len(d.Clients) == 0 })
+	s.eventually(t, soon, "clients stay", func(d description) bool { return len(d.Clients) == 0 })
 	text := fmt.Sprintf("%d commits, %.0f/s; %d adopted; torn rows %d, mixed ticks %d, refused %d; snapshots", r.commits, r.rate, r.adopted, r.torn, r.mixed, r.refused)
 	for _, reader := range r.readers {
 		text += fmt.Sprintf(" %d (%d held)", reader.Snapshots, reader.Held)

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"testing"
@@ -111,7 +112,7 @@ func (w *wire) submit(e protocol.SubmissionEntry, arguments []byte) error {
 // complete waits for the completion of an op and its results or text.
 func (w *wire) complete() (protocol.CompletionEntry, []byte, error) {
 	var done protocol.CompletionEntry
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
 		heard := w.ring.Listen()
 		ok, err := w.ring.Poll(&done)
 		if err != nil {
@@ -125,7 +126,7 @@ func (w *wire) complete() (protocol.CompletionEntry, []byte, error) {
 			return done, nil, err
 		}
 	}
-	return done, nil, errors.New("no completion came within 10 s")
+	return done, nil, fmt.Errorf("no completion came within %v", soon)
 }
 
 // do runs an op and wants a status; what came back is the results or the text.

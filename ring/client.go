@@ -159,13 +159,18 @@ func (c *Client) Listen() uint32 { return atomic.LoadUint32(&c.parts.control.Cli
 // and the kernel compares ClientBell once more. Either it has changed, or the
 // broker has yet to look at ClientSleeping and finds us.
 func (c *Client) Wait(heard uint32, timeout time.Duration) (rung bool, err error) {
+	return c.sleep(heard, min(timeout, TurnMax))
+}
+
+// sleep is Wait of any length.
+func (c *Client) sleep(heard uint32, timeout time.Duration) (rung bool, err error) {
 	word := &c.parts.control.ClientBell
 	for range spins {
 		if atomic.LoadUint32(word) != heard {
 			return true, nil
 		}
 	}
-	if timeout = min(timeout, TurnMax); timeout > 0 {
+	if timeout > 0 {
 		atomic.AddUint32(&c.parts.control.ClientSleeping, 1)
 		err = unlessExpected(shm.FutexWait(word, heard, timeout))
 		atomic.AddUint32(&c.parts.control.ClientSleeping, math.MaxUint32) // minus 1

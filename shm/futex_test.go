@@ -30,7 +30,7 @@ func TestFutexWakeFromAnotherProcessThroughAReadOnlyMapping(t *testing.T) {
 	deadline := time.Now().Add(20 * time.Second)
 	for *w == 0 || FutexWait(w, 1, 0) == nil {
 		require.True(t, time.Now().Before(deadline), "never woken")
-		err := FutexWait(w, 0, 5*time.Second)
+		err := FutexWait(w, 0, 20*time.Second)
 		require.NotErrorIs(t, err, ErrTimeout)
 	}
 	c.end()

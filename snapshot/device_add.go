@@ -1,7 +1,22 @@
 package snapshot
 
+import "slices"
+
 // AddDevice serves a device that was not to be had when the store was made.
 func (s *Store) AddDevice(d *Device) {
 	s.config.Devices = append(s.config.Devices, d)
 	s.memory.devices = append(s.memory.devices, &space{device: d, LimitBytes: d.LimitBytes, life: s.root.StartedNs})
+}
+
+// Shows tells whether a version, or a copy of one, lies in a segment.
+func (s *Store) Shows(segment uint64) bool {
+	in := func(b *Block) bool { return b != nil && b.Ref.Segment == segment }
+	for _, c := range s.columns {
+		for _, v := range c.versions {
+			if in(v.block) || slices.ContainsFunc(v.mirrors, func(m mirror) bool { return in(m.block) }) {
+				return true
+			}
+		}
+	}
+	return false
 }

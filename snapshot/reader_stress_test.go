@@ -3,6 +3,7 @@ package snapshot
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,7 +112,8 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 			}
 		}()
 	}
-	for n := uint64(3); n < seals && !t.Failed(); n++ {
+	n, begin := uint64(3), time.Now()
+	for ; moreSeals(n, seals, begin, &reads) && !t.Failed(); n++ {
 		step(n)
 		s.serve()
 	}
@@ -126,8 +128,15 @@ func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	t.Logf("%d reads beside %d seals", reads.Load(), seals)
+	t.Logf("%d reads beside %d seals", reads.Load(), n)
 	require.NotZero(t, reads.Load())
+}
+
+// moreSeals tells whether a stress goes on: up to so many seals, for a minute, since a machine with one processor may
+// give each reader ten milliseconds between two of them; and until everybody has read something.
+func moreSeals(n, seals uint64, begin time.Time, done ...*atomic.Uint64) bool {
+	return n < seals && time.Since(begin) < time.Minute ||
+		slices.ContainsFunc(done, func(reads *atomic.Uint64) bool { return reads.Load() == 0 })
 }
 
 // checkTick looks at all that a view shows and returns its ordinal.

@@ -187,7 +187,7 @@ func TestFailedAttachLeavesNothing(t *testing.T) {
 			_, err := b.dial()
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.text)
-			require.Eventually(t, func() bool { return openFiles(t) <= before }, 5*time.Second, 5*time.Millisecond, "descriptors stayed open")
+			require.Eventually(t, func() bool { return openFiles(t) <= before }, 30*time.Second, 5*time.Millisecond, "descriptors stayed open")
 		})
 	}
 }
@@ -218,7 +218,7 @@ func TestLiesOnTheRingEndTheSession(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
 			lie(b, &entries[0])
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			require.ErrorIs(t, op.Wait(ctx), ErrInternal)
 			_, err = s.AdvanceWriteFloor(2, SealOptions{})
@@ -276,7 +276,7 @@ func TestCloseEndsOutstandingOps(t *testing.T) {
 	case err := <-waited:
 		require.ErrorIs(t, err, ErrSessionEnded)
 		require.ErrorIs(t, err, ErrOpFailed)
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the wait goes on after Close")
 	}
 	require.ErrorIs(t, op.Wait(context.Background()), ErrSessionEnded)

@@ -25,7 +25,7 @@ type payload struct {
 	primMode  uint32
 
 	gpu     *gpu   // the values lie there; nil: on the host
-	staging Device // where they travel, by the broker's number; zero: anywhere
+	staging Device // where they travel, by the broker's number; zero: on the host
 	sync    CUDASync
 
 	ragged [][]byte // of kind array: the bytes of each row
@@ -110,6 +110,7 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, nil
 	}
 	t, err := toTensor(w.values)
+	p.staging = CPU // whatever the attribute's memory is
 	if err == nil && !t.Device.Host() {
 		p.gpu, p.staging, err = c.source(&t)
 	}
@@ -128,8 +129,8 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 			return err
 		}
 		given.Semantic = w.semantic
-		if device = p.staging; stored != nil {
-			device = Device{}
+		if device = (Device{}); stored == nil && p.gpu != nil {
+			device = p.staging
 		}
 		if given.Device = deviceFor(device, stored); stored != nil {
 			return stored.Accept(&given)

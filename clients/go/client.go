@@ -50,7 +50,6 @@ type client struct {
 	patient   int       // calls that wait for room
 	life      uint64    // the ring generation: grows with each restart of the broker
 	queries   map[*queryHandle]struct{}
-	moved     map[uint64]uint64 // handles of queries that the last restart changed, old to new
 	sessions  map[*session]bool
 	orphans   int  // sessions of earlier lives that are open here
 	confirmed bool // that there are none

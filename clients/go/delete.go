@@ -22,7 +22,7 @@ func (s *Stage) DeleteAttributes(q *Query, names []string, ordinal uint64) (*Op,
 		return nil, err
 	}
 	defer c.leave()
-	handle, err := q.use(c)
+	query, err := q.use(c)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (s *Stage) DeleteAttributes(q *Query, names []string, ordinal uint64) (*Op,
 	if len(names) > 0 {
 		what = fmt.Sprintf("deleting %q", names)
 	}
-	op, err := c.submit(request{what: what, opcode: protocol.OpDelete, handle: handle, ordinal: ordinal, size: stringListBytes(names), names: names,
+	op, err := c.submit(request{what: what, opcode: protocol.OpDelete, query: query, ordinal: ordinal, size: stringListBytes(names), names: names,
 		fill: func(dst []byte) error { putStringList(dst, names); return nil }})
 	if err == nil {
 		c.deletes.note(names, ordinal)

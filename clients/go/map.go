@@ -67,7 +67,7 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 		return nil, err
 	}
 	defer c.leave()
-	handle, err := q.use(c)
+	query, err := q.use(c)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Stage) MapAttribute(ctx context.Context, q *Query, name string, o MapOp
 	if err != nil {
 		return nil, refused(err)
 	}
-	r := mapRequest{query: handle, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims(), sizes: o.ElementSizes, staging: staging}
+	r := mapRequest{query: query, name: name, schema: schema, ordinal: o.Ordinal, init: uint32(o.Init), rows: o.GroupRows, prims: q.Prims(), sizes: o.ElementSizes, staging: staging}
 	if o.Insert {
 		r.primMode = protocol.ModeInsert
 	}

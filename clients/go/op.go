@@ -146,6 +146,7 @@ type request struct {
 	opcode  uint32
 	flags   uint32
 	handle  uint64
+	query   *queryHandle // nil: handle says it
 	ordinal uint64
 	value   uint64
 	size    int                    // of the arguments, in bytes
@@ -198,8 +199,8 @@ func (c *client) submit(r request) (*Op, error) {
 	if len(c.lost) > 0 && r.changes() && r.flags&protocol.FlagAbort == 0 {
 		return nil, c.refuseOnce()
 	}
-	if handle, ok := c.moved[r.handle]; ok && r.onQuery() {
-		r.handle = handle // it was looked up before a restart
+	if r.query != nil {
+		r.handle = r.query.id.Load() // now: a restart changes it under mutex
 	}
 	c.confirm()
 	return c.enqueue(&r)

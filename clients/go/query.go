@@ -151,17 +151,18 @@ func (c *client) keep(h *queryHandle, prims []uint64, life uint64) bool {
 	return true
 }
 
-// use gives the handle for an operation.
-func (q *Query) use(c *client) (uint64, error) {
+// use gives what an operation names the query by. Its number is looked up when the operation is submitted: each restart
+// of the broker gives it another one.
+func (q *Query) use(c *client) (*queryHandle, error) {
 	switch {
 	case q == nil:
-		return 0, refused(fail(protocol.StatusInvalidArgument, "the query is nil"))
+		return nil, refused(fail(protocol.StatusInvalidArgument, "the query is nil"))
 	case q.handle.client != c:
-		return 0, refused(fail(protocol.StatusInvalidHandle, "the query belongs to another attachment; queries are not shared"))
+		return nil, refused(fail(protocol.StatusInvalidHandle, "the query belongs to another attachment; queries are not shared"))
 	case q.handle.released.Load():
-		return 0, refused(fail(protocol.StatusInvalidHandle, "query %d was released", q.handle.id.Load()))
+		return nil, refused(fail(protocol.StatusInvalidHandle, "query %d was released", q.handle.id.Load()))
 	}
-	return q.handle.id.Load(), nil
+	return q.handle, nil
 }
 
 // stringsRequest is an operation whose arguments are a list of strings and whose

@@ -170,7 +170,6 @@ func (c *client) resume(conn *shm.Conn, reply *protocol.HelloReply) error {
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	c.moved = moved
 	for _, h := range queries {
 		if _, kept := c.queries[h]; !kept { // released meanwhile
 			c.deferred = append(c.deferred, releaseRequest(moved[h.id.Load()], c.life))

@@ -35,7 +35,7 @@ type session struct {
 
 // mapRequest is OpMap after its checks.
 type mapRequest struct {
-	query   uint64
+	query   *queryHandle
 	name    string
 	schema  protocol.Schema
 	ordinal uint64
@@ -56,7 +56,7 @@ func (c *client) openSession(ctx context.Context, r mapRequest) (*session, error
 	}
 	args, group := sizeOf[protocol.MapArguments](), sizeOf[protocol.GroupDescriptor]()
 	sizes := args + align8(len(r.name))
-	op, err := c.submitPatiently(ctx, request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, handle: r.query, ordinal: r.ordinal,
+	op, err := c.submitPatiently(ctx, request{what: "mapping attribute " + r.name, opcode: protocol.OpMap, flags: r.flags, query: r.query, ordinal: r.ordinal,
 		size: sizes + 8*len(r.sizes), results: group + 8*len(r.sizes), names: []string{r.name}, fill: func(dst []byte) error {
 			a := protocol.MapArguments{Schema: r.schema, NameOffsetBytes: uint32(args), NameBytes: uint32(len(r.name)), PrimMode: r.primMode, Init: r.init, GroupRows: r.rows,
 				StagingType: r.staging.Type, StagingID: r.staging.ID}

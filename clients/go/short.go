@@ -56,11 +56,11 @@ func (s *Stage) Publish(ctx context.Context, name string, values any) (ordinal u
 	} else if len(columns) > 0 {
 		w.rowShape, w.newShape = nil, w.rowShape // its own decides, and says what differs
 	}
-	p, handle, err := c.prepare(q, &w)
+	p, query, err := c.prepare(q, &w)
 	if err != nil {
 		return 0, refused(err)
 	}
-	op, err := c.write(ctx, handle, &p, 0, protocol.FlagNextOrdinal|protocol.FlagSeal)
+	op, err := c.write(ctx, query, &p, 0, protocol.FlagNextOrdinal|protocol.FlagSeal)
 	if err != nil {
 		return 0, refused(err)
 	}
@@ -98,11 +98,11 @@ func (s *Stage) Map(ctx context.Context, name string, shape []int, dtype DType) 
 	if err != nil {
 		return nil, refused(err)
 	}
-	handle, err := q.use(c)
+	query, err := q.use(c)
 	if err != nil {
 		return nil, err
 	}
-	return c.mapSession(ctx, mapRequest{query: handle, name: name, schema: schema, flags: protocol.FlagNextOrdinal, prims: q.Prims()})
+	return c.mapSession(ctx, mapRequest{query: query, name: name, schema: schema, flags: protocol.FlagNextOrdinal, prims: q.Prims()})
 }
 
 // Latest is the newest sealed value of an attribute on the prim "/", as a view in place

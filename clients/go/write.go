@@ -61,7 +61,7 @@ func (s *Stage) WriteAttribute(ctx context.Context, q *Query, name string, value
 		return nil, err
 	}
 	defer c.leave()
-	p, handle, err := c.prepare(q, &writeChecks{name: name, values: values, rowShape: o.RowShape, semantic: o.Semantic, selection: o.Selection, isArray: o.IsArray, insert: o.Insert})
+	p, query, err := c.prepare(q, &writeChecks{name: name, values: values, rowShape: o.RowShape, semantic: o.Semantic, selection: o.Selection, isArray: o.IsArray, insert: o.Insert})
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)
 	}
@@ -72,7 +72,7 @@ func (s *Stage) WriteAttribute(ctx context.Context, q *Query, name string, value
 		return nil, refused(err)
 	}
 	p.sync = o.Sync
-	op, err := c.write(ctx, handle, &p, o.Ordinal, 0)
+	op, err := c.write(ctx, query, &p, o.Ordinal, 0)
 	return op, refused(err)
 }
 
@@ -92,12 +92,13 @@ func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, w
 	if len(writes) == 0 {
 		return nil, refused(fail(protocol.StatusInvalidArgument, "no attribute is given to write"))
 	}
-	payloads, handle := make([]payload, len(writes)), uint64(0)
+	var query *queryHandle
+	payloads := make([]payload, len(writes))
 	seen := map[string]bool{}
 	for i := range writes {
 		w := &writes[i]
 		var err error
-		if payloads[i], handle, err = c.prepare(q, &writeChecks{name: w.Name, values: w.Values, rowShape: w.RowShape, semantic: w.Semantic, selection: w.Selection, isArray: w.IsArray}); err == nil {
+		if payloads[i], query, err = c.prepare(q, &writeChecks{name: w.Name, values: w.Values, rowShape: w.RowShape, semantic: w.Semantic, selection: w.Selection, isArray: w.IsArray}); err == nil {
 			err = c.checkOrdinal(w.Name, ordinal)
 		}
 		if err == nil && seen[w.Name] {
@@ -114,19 +115,19 @@ func (s *Stage) WriteAttributes(ctx context.Context, q *Query, ordinal uint64, w
 	if err := c.settle(ctx); err != nil {
 		return nil, refused(err)
 	}
-	op, err := c.submit(inlineWrite(handle, payloads, ordinal, 0))
+	op, err := c.submit(inlineWrite(query, payloads, ordinal, 0))
 	return op, refused(err)
 }
 
-func (c *client) prepare(q *Query, w *writeChecks) (p payload, handle uint64, err error) {
-	if handle, err = q.use(c); err != nil {
-		return p, 0, err
+func (c *client) prepare(q *Query, w *writeChecks) (p payload, query *queryHandle, err error) {
+	if query, err = q.use(c); err != nil {
+		return p, nil, err
 	}
 	if err = c.mayWrite(); err != nil {
-		return p, 0, err
+		return p, nil, err
 	}
 	p, err = c.check(q, w)
-	return p, handle, err
+	return p, query, err
 }
 
 func (c *client) mayWrite() error {
@@ -138,7 +139,7 @@ func (c *client) mayWrite() error {
 
 // write submits one checked payload: through the arguments where it is small, else
 // through a leased block. The operation returned is the last one.
-func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal uint64, flags uint32) (*Op, error) {
+func (c *client) write(ctx context.Context, query *queryHandle, p *payload, ordinal uint64, flags uint32) (*Op, error) {
 	if err := c.settle(ctx); err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func (c *client) write(ctx context.Context, query uint64, p *payload, ordinal ui
 }
 
 // inlineWrite is OpWrite with all payloads in the arguments.
-func inlineWrite(query uint64, payloads []payload, ordinal uint64, flags uint32) request {
+func inlineWrite(query *queryHandle, payloads []payload, ordinal uint64, flags uint32) request {
 	entry := sizeOf[protocol.WriteEntry]()
 	heads := sizeOf[protocol.WriteArguments]() + len(payloads)*entry
 	size := heads
@@ -199,7 +200,7 @@ func inlineWrite(query uint64, payloads []payload, ordinal uint64, flags uint32)
 	if len(payloads) > 1 {
 		what = fmt.Sprintf("writing %d attributes", len(payloads))
 	}
-	return request{what: what, opcode: protocol.OpWrite, flags: flags, handle: query, ordinal: ordinal, size: size, names: names, fill: func(dst []byte) error {
+	return request{what: what, opcode: protocol.OpWrite, flags: flags, query: query, ordinal: ordinal, size: size, names: names, fill: func(dst []byte) error {
 		args := protocol.WriteArguments{EntryCount: uint32(len(payloads)), PrimMode: payloads[0].primMode}
 		copy(dst, bytesOf(&args))
 		at := heads

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -116,7 +115,6 @@ func TestDemoEndsWithAKilledProcessAndLeavesNothing(t *testing.T) {
 		t.Run(victim, func(t *testing.T) {
 			runtime := ownPlaces(t)
 			players(t, nil)
-			start := time.Now()
 			said, code := runDemo(t, func(supervisor *os.Process, children map[string]int) {
 				children["supervisor"] = supervisor.Pid
 				require.NoError(t, syscall.Kill(children[victim], syscall.SIGKILL))
@@ -126,8 +124,8 @@ func TestDemoEndsWithAKilledProcessAndLeavesNothing(t *testing.T) {
 				require.Equal(t, exitFailure, code, said)
 				require.Contains(t, said, victim+" ended with signal: killed")
 			}
+			require.NotContains(t, said, "and was killed", "all ended by themselves")
 			nothingLeft(t, runtime, said)
-			require.Less(t, time.Since(start), 2*graceForEnds, "nobody had to be killed")
 		})
 	}
 }

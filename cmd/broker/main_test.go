@@ -207,13 +207,22 @@ func TestGCRemovesWhatAKilledBrokerLeftAndSparesTheLiving(t *testing.T) {
 
 	code, out, notes := call("gc", "--shm-dir", base, "--dry-run")
 	require.Equal(t, exitOK, code, notes)
-	require.Equal(t, 2, strings.Count(out, "would be removed"), out)
-	require.Equal(t, 2, strings.Count(out, fmt.Sprintf("is in use by process %d", os.Getpid())), out)
+	// Lines of what others on this machine left or run are none of ours.
+	ours := func(text string) (n int) {
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, text) && (strings.Contains(line, base) || strings.Contains(line, runtime)) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 2, ours("would be removed"), out)
+	require.Equal(t, 2, ours(fmt.Sprintf("is in use by process %d", os.Getpid())), out)
 	require.DirExists(t, filepath.Join(runtime, "killed"))
 
 	code, out, notes = call("gc", "--shm-dir", base)
 	require.Equal(t, exitOK, code, notes)
-	require.Equal(t, 2, strings.Count(out, "removed"), out)
+	require.Equal(t, 2, ours("removed"), out)
 	require.NoDirExists(t, filepath.Join(runtime, "killed"))
 	require.NoDirExists(t, shm.ShmDir(base, "killed"))
 	require.DirExists(t, living.MemoryDir())
@@ -246,11 +255,12 @@ func TestRemoveIPCIsFoundWhereAFileSaysSo(t *testing.T) {
 	require.Empty(t, removeIPCFile(logindFiles(root)), "a drop-in has the last word")
 }
 
-// waitFor looks until something is so; a time limit of its own keeps a failing test short.
+// waitFor looks until something is so; a time limit of its own keeps a failing test short, and is long for machines that
+// are busy.
 func waitFor(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
-		require.True(t, time.Now().Before(deadline), "not within 5 s: %s", what)
+	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "not within 30 s: %s", what)
 	}
 }
 

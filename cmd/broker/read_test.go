@@ -159,19 +159,25 @@ func TestLsAndInfoShowWhatWasWritten(t *testing.T) {
 
 func TestWatchShowsCommitsAndEndsAfterCountOrInTime(t *testing.T) {
 	_, stage := liveStage(t)
-	done := make(chan struct{})
+	seen, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for ordinal := uint64(1); ordinal < 200; ordinal++ {
+		for ordinal := uint64(1); ; ordinal++ {
+			select {
+			case <-seen:
+				return
+			default:
+			}
 			poses(t, stage, ordinal, make([]float32, 6))
 			time.Sleep(2 * time.Millisecond)
 		}
 	}()
-	code, out, notes := call("watch", "--attribute", "pose", "--count", "3", "--timeout", "5s")
+	code, out, notes := call("watch", "--attribute", "pose", "--count", "3", "--timeout", "30s")
+	close(seen)
+	<-done
 	require.Equal(t, exitOK, code, notes)
 	require.Equal(t, 3, strings.Count(out, "\n"), out)
 	require.Regexp(t, `commit +epochs? \d+.* pose@\d+ \d+ rows`, out)
-	<-done
 
 	code, _, notes = call("watch", "--attribute", "nobody", "--count", "1", "--timeout", "100ms")
 	require.Equal(t, exitTimeout, code)

@@ -65,7 +65,7 @@ func asUser(t *testing.T, uid uint32, gid uint32, groups []uint32, environment [
 	_, err = io.Copy(to, from)
 	require.NoError(t, err)
 	require.NoError(t, to.Close())
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	command := exec.CommandContext(ctx, program, arguments...)
 	command.Dir = "/"

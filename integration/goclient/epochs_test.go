@@ -25,7 +25,7 @@ func next(t *testing.T, epochs <-chan uint64) (uint64, bool) {
 	select {
 	case epoch, ok := <-epochs:
 		return epoch, ok
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("no epoch came")
 		return 0, false
 	}
@@ -58,7 +58,7 @@ func TestEpochsAreTheNewest(t *testing.T) {
 	for i := range 50 {
 		epoch = publish(t, producer, "x", float64(i))
 	}
-	require.Eventually(t, func() bool { return len(epochs) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(epochs) == 1 }, patience, time.Millisecond)
 	until(t, epochs, epoch) // one value more than the last at most
 	require.Empty(t, epochs)
 	until(t, second, epoch) // each has its own
@@ -93,7 +93,7 @@ func TestEpochsEndWithTheirContextAndTheStage(t *testing.T) {
 	require.False(t, ok)
 	_, ok = next(t, s.Epochs(background))
 	require.False(t, ok, "of a stage that is closed")
-	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "%d goroutines are left, there were %d", runtime.NumGoroutine(), before)
 	}
 }
@@ -102,7 +102,7 @@ func TestEpochsEndWithTheirContextAndTheStage(t *testing.T) {
 func TestEpochsAfterARestart(t *testing.T) {
 	b := harness.Start(t)
 	o := b.Options("reader")
-	o.ReattachWait = time.Second
+	o.ReattachWait = 5 * time.Second // a start takes its time
 	s, err := callboard.Dial(background, o)
 	require.NoError(t, err)
 	defer s.Close()

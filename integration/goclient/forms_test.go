@@ -80,7 +80,7 @@ func TestShortForm(t *testing.T) {
 func TestWatchShowsEachChangeOnce(t *testing.T) {
 	b := harness.Start(t)
 	s, viewer := b.Dial("publisher"), b.Dial("viewer")
-	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	ctx, cancel := context.WithTimeout(background, patience)
 	defer cancel()
 	const last = 50
 	go func() {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	callboard "callboard/clients/go"
 	"callboard/integration/harness"
@@ -13,6 +14,9 @@ import (
 )
 
 var background = context.Background()
+
+// patience is how long a test waits for what must come: machines that run tests are busy.
+const patience = 30 * time.Second
 
 func seal(t *testing.T, s *callboard.Stage, ordinal uint64) {
 	t.Helper()

@@ -118,9 +118,12 @@ func TestMillionPrimsStallNobody(t *testing.T) {
 	s, other := b.Dial("big"), b.Dial("ticking")
 	const n = 1_000_000
 	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("/World/%d/prim%d", i%10, i)
+	name := func(attempt int) {
+		for i := range names {
+			names[i] = fmt.Sprintf("/World/%d/prim%d", i%10, attempt*n+i)
+		}
 	}
+	name(0)
 	one := query(t, other, "/one")
 	tick := func(ordinal uint64) time.Duration {
 		start := time.Now()
@@ -160,21 +163,37 @@ func TestMillionPrimsStallNobody(t *testing.T) {
 		}
 		return busy
 	}
+	// calm wants most ticks beside some work to be short, in one of three attempts: a machine that is busy with something
+	// else must not decide.
+	calm := func(what string, percent int, limit time.Duration, work func(attempt int)) {
+		t.Helper()
+		var took time.Duration
+		for attempt := range 3 {
+			if took = at(beside(what, func() { work(attempt) }), percent); took < limit || t.Failed() {
+				return
+			}
+		}
+		t.Errorf("beside %s %d of 100 ticks took up to %v: expected less than %v", what, percent, took, limit)
+	}
 	var all *callboard.Query
-	busy := beside("naming a million prims", func() {
+	calm("naming a million prims", 90, 20*time.Millisecond, func(attempt int) {
+		if attempt > 0 {
+			name(attempt)
+		}
 		var err error
 		if all, err = s.QueryFromPathList(background, names); err != nil {
 			t.Error(err)
 		}
 	})
-	require.Less(t, at(busy, 90), 20*time.Millisecond, "ticks beside paths that are named first")
-	busy = beside("their first write", func() {
-		op, err := s.WriteAttribute(background, all, "x", make([]float32, n), callboard.WriteOptions{Ordinal: 1})
+	// The seal stores a million rows of the layout in one step.
+	calm("their first write", 99, 100*time.Millisecond, func(attempt int) {
+		name := fmt.Sprintf("x%d", attempt)
+		op, err := s.WriteAttribute(background, all, name, make([]float32, n), callboard.WriteOptions{Ordinal: 1})
 		if err == nil {
 			err = op.Wait(background)
 		}
 		if err == nil {
-			if op, err = s.AdvanceWriteFloor(1, callboard.SealOptions{Scope: callboard.ScopeInclude, Attributes: []string{"x"}}); err == nil {
+			if op, err = s.AdvanceWriteFloor(1, callboard.SealOptions{Scope: callboard.ScopeInclude, Attributes: []string{name}}); err == nil {
 				err = op.Wait(background)
 			}
 		}
@@ -182,8 +201,7 @@ func TestMillionPrimsStallNobody(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	require.Less(t, at(busy, 99), 100*time.Millisecond, "ticks beside a first write; the seal stores a million rows of the layout in one step")
-	busy = beside("five queries over them", func() {
+	calm("five queries over them", 90, 20*time.Millisecond, func(int) {
 		for range 5 {
 			q, err := s.Query(background, callboard.PathPrefix("/World/3/"))
 			if err != nil {
@@ -196,7 +214,6 @@ func TestMillionPrimsStallNobody(t *testing.T) {
 			q.Release()
 		}
 	})
-	require.Less(t, at(busy, 90), 20*time.Millisecond, "ticks beside a query")
 
 	everything, err := s.Query(background)
 	require.NoError(t, err)

@@ -139,8 +139,8 @@ func TestRetiredSegmentsAreUnmappedAtTheNextCallOfAnyKind(t *testing.T) {
 	m, err := s.MapAttribute(background, q, "larger", callboard.MapOptions{Ordinal: 5})
 	require.NoError(t, err)
 	m.Abort()
-	require.Eventually(t, func() bool { return mapsOf(t, "segment-", "(deleted)") > 0 }, 5*time.Second, time.Millisecond, "the idle reader still maps what is gone: else this test shows nothing")
-	deadline := time.Now().Add(5 * time.Second)
+	require.Eventually(t, func() bool { return mapsOf(t, "segment-", "(deleted)") > 0 }, patience, time.Millisecond, "the idle reader still maps what is gone: else this test shows nothing")
+	deadline := time.Now().Add(patience)
 	for mapsOf(t, "segment-", "(deleted)") > 0 {
 		require.True(t, time.Now().Before(deadline), fmt.Sprintf("%d mappings of retired segments are left", mapsOf(t, "segment-", "(deleted)")))
 		_, _ = idle.Epoch(), s.Epoch()

@@ -48,7 +48,7 @@ func TestForgottenThingsAreGivenBack(t *testing.T) {
 		mutex.Lock()
 		defer mutex.Unlock()
 		return len(told) == 4
-	}, 10*time.Second, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 	mutex.Lock()
 	require.Equal(t, map[string]int{"a group": 1, "a snapshot": 1, "a query": 1, "a map session of attribute x": 1}, told)
 	mutex.Unlock()
@@ -97,7 +97,7 @@ func TestViewsOutliveCloseAndBroker(t *testing.T) {
 	select {
 	case err := <-ended:
 		require.ErrorIs(t, err, callboard.ErrSessionEnded)
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("a waiting reader did not notice that the broker died")
 	}
 	_, err = s.Publish(background, "x", 1.0)
@@ -204,7 +204,7 @@ func TestReadersSeeWholeTicks(t *testing.T) {
 			}
 		}()
 	}
-	for n := uint64(2); n <= ticks && !t.Failed(); n++ {
+	for n := uint64(2); (n <= ticks || reads.Load() == 0) && !t.Failed(); n++ { // a machine with one processor may read late
 		tick(n)
 	}
 	stop.Store(true)

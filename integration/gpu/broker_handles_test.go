@@ -43,6 +43,7 @@ func TestBrokerAnswersForDevicesArenasAndEvents(t *testing.T) {
 	require.Equal(t, info.Uuid, arena.Uuid)
 	require.Zero(t, arena.SizeBytes%(2<<20), "rule C1")
 	require.NotZero(t, arena.Handle)
+	require.Equal(t, protocol.StatusNotFound, protocol.Status(m.attach().ask(protocol.DeviceArena, 0, g.Block.Segment).Status), "nothing for another client lies there yet")
 	event := w.ask(protocol.DeviceEvent, g.EventIndex, 0)
 	require.Equal(t, protocol.StatusOK, protocol.Status(event.Status))
 	require.NotZero(t, event.Handle)

@@ -60,7 +60,7 @@ func TestAProducerIsKilledAtEachStep(t *testing.T) {
 	}
 	eventually(t, m.settled, "the dead hold something")
 	if driver.emulated {
-		d, held := m.device(), m.held(m.PID())
+		d, held := m.gpu(), m.held(m.PID())
 		require.EqualValues(t, d.Memory.Held, held.Bytes, "nothing but arenas is allocated")
 		require.EqualValues(t, d.EventsFree+d.EventsRetired, held.Events, "nothing but the pool's events, and those that somebody has open")
 	}
@@ -80,7 +80,7 @@ func TestManyProducersAreKilled(t *testing.T) {
 		victim.kill()
 	}
 	eventually(t, func() bool {
-		d := m.device()
+		d := m.gpu()
 		return m.settled() && d.EventsFree == 16 && d.EventsRetired == 0
 	}, "the dead hold something")
 }

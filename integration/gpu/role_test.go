@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	callboard "callboard/clients/go"
 	"callboard/cudaipc"
@@ -114,6 +115,18 @@ func (p *part) leave() error {
 		g.Release()
 	}
 	for _, s := range append(p.second, p.stage) {
+		// What an export held comes back on a goroutine of its own.
+		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			info, e := s.Info()
+			if e != nil || info.Pins == 0 {
+				err = errors.Join(err, e)
+				break
+			}
+			if time.Now().After(deadline) {
+				err = errors.Join(err, fmt.Errorf("%d pins are not given back", info.Pins))
+				break
+			}
+		}
 		err = errors.Join(err, s.Close())
 	}
 	for _, u := range p.units {

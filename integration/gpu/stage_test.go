@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -116,24 +115,9 @@ func (m *machine) nats() (*nats.Conn, control.Subjects) {
 	return conn, names
 }
 
-// describe is what the broker says of itself.
-func (m *machine) describe() (d control.Description) {
-	m.t.Helper()
-	conn, names := m.nats()
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	require.NoError(m.t, control.Request(ctx, conn, names.Describe(), control.DescribeRequest{}, &d))
-	require.NotEmpty(m.t, d.GPU.Devices)
-	return d
-}
-
-// device is what it says of its first device.
-func (m *machine) device() control.DeviceDescription { return m.describe().GPU.Devices[0] }
-
 // settled tells whether nobody but clients that live has anything of the first device, and nobody a mapped group.
 func (m *machine) settled() bool {
-	d := m.describe()
+	d := m.description()
 	living := map[string]bool{}
 	for _, c := range d.Clients {
 		living[fmt.Sprint(c.Incarnation)] = true

@@ -21,8 +21,8 @@ import (
 
 // Time that a broker gets to start and to stop.
 const (
-	startWait = 20 * time.Second
-	stopWait  = 10 * time.Second
+	startWait = 30 * time.Second
+	stopWait  = 30 * time.Second
 )
 
 // Broker is one running broker.

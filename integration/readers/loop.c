@@ -35,7 +35,7 @@ static void watch(int loop, int fd, uint32_t source)
 
 int main(int argc, char **argv)
 {
-    cbd_connect_options options = {.reattach_ns = UINT64_C(3000000000)};
+    cbd_connect_options options = {.reattach_ns = UINT64_C(8000000000)};
     cbd_stage *stages[2];
     cbd_events *events[2];
     uint64_t seen[2] = {0, 0};
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
     puts("\"ready\"");
     for (;;) {
         struct epoll_event event;
-        if (epoll_wait(loop, &event, 1, 60000) != 1)
+        if (epoll_wait(loop, &event, 1, 180000) != 1)
             return 1;
         uint32_t source = event.data.u32;
         if (source == 2) {

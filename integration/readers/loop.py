@@ -17,7 +17,7 @@ async def main() -> None:
     stages, seen = [], [0, 0]
     for place in range(2):
         os.environ["CALLBOARD_RUNTIME_DIR"] = sys.argv[1 + 2 * place]
-        stages.append(cb.connect(sys.argv[2 + 2 * place], reattach_timeout=3))
+        stages.append(cb.connect(sys.argv[2 + 2 * place], reattach_timeout=8))
 
     def look(source: int) -> None:
         try:
@@ -40,7 +40,7 @@ async def main() -> None:
         loop.add_reader(stage.fileno(), look, place)
     loop.add_reader(0, read)
     print(json.dumps("ready"), flush=True)
-    await asyncio.wait_for(ended.wait(), 60)
+    await asyncio.wait_for(ended.wait(), 180)
     for stage in stages:
         loop.remove_reader(stage.fileno())
         stage.close()

@@ -104,7 +104,8 @@ static void follow(cbd_stage *stage, cbd_query *query, const char *const names[2
 {
     uint64_t epoch = 0, reads = 0;
     int64_t last = 0;
-    while (goes_on()) {
+    for (int more = 1; more;) {
+        more = goes_on(); /* before it looks: the last look is at what was there at the end */
         cbd_status status = cbd_follow(stage, epoch, 50000000, &epoch, &error);
         if (status != CBD_STATUS_TIMEOUT)
             must(status, "follow");

@@ -41,7 +41,9 @@ def produce(stage: cb.Stage, query: cb.Query, names: list[str]) -> dict[str, int
 
 def follow(stage: cb.Stage, query: cb.Query, names: list[str]) -> dict[str, int]:
     epoch = reads = last = 0
-    while goes_on():
+    more = True
+    while more:
+        more = goes_on()  # before it looks: the last look is at what was there at the end
         try:
             epoch = stage.follow(epoch, 0.05)
         except cb.Timeout:

@@ -421,6 +421,9 @@ void fake_hang_up(struct fake *f, const char *text)
         send_with(f->connection, &reply, sizeof reply, NULL, 0);
     }
     shutdown(f->connection, SHUT_RDWR);
+    if (!pthread_equal(pthread_self(), f->thread)) /* else it would serve what is submitted just now */
+        while (f->connection >= 0)
+            usleep(100);
 }
 
 void fake_child_ends(void)

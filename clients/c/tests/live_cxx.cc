@@ -226,8 +226,8 @@ static void an_event_loop_waits_for_epochs(const callboard::stage &stage)
     pollfd look[2] = {{events.fileno(), POLLIN, 0}, {late.fileno(), POLLIN, 0}};
     const cbd_op_result sealed = stage.publish<double>("looped", std::vector<double>{1}, {1}).wait();
     while (events.drain() < sealed.epoch)
-        CHECK(poll(look, 1, 10000) == 1);
-    CHECK(poll(look + 1, 1, 10000) == 1 && late.drain() >= sealed.epoch); /* each has its own */
+        CHECK(poll(look, 1, 60000) == 1);
+    CHECK(poll(look + 1, 1, 60000) == 1 && late.drain() >= sealed.epoch); /* each has its own */
     static_assert(!std::is_copy_constructible_v<callboard::events>);
 }
 

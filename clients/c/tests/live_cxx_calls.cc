@@ -65,7 +65,7 @@ static callboard::span<const T> all(const std::vector<T> &values)
     return {values.data(), values.size()};
 }
 
-static void done(callboard::op op) { MUST(op.wait(10s)); }
+static void done(callboard::op op) { MUST(op.wait(60s)); }
 
 static std::vector<callboard::read_group> groups(const callboard::read &read)
 {
@@ -87,7 +87,7 @@ static void the_library_tells_of_itself_and_logs(const char *name)
         }, CBD_LOG_DEBUG, "session"));
         fails(CBD_STATUS_ALREADY_EXISTS, "", [] { return callboard::log_handler::install([](auto, auto, auto) {}); });
         MUST(callboard::stage::connect(name)).close();
-        MUST(handler.flush(10s));
+        MUST(handler.flush(60s));
         CHECK(told > 0);
     }
     const int before = told;
@@ -206,7 +206,7 @@ static void filters_find_prims(const callboard::stage &stage)
     CHECK(size(callboard::filter().has("level").sealed_only()) == 0);
     fails(CBD_STATUS_NOT_SUPPORTED, "level", [&] { return stage.query(callboard::filter().contains("level", {"1"})); });
     const callboard::query later = MUST(stage.submit(callboard::filter().has("level").reporting({"level", "other"})));
-    MUST(later.wait(10s));
+    MUST(later.wait(60s));
     const callboard::query_result found = MUST(later.found());
     CHECK(found.total() == 4 && found.attributes().size() == 1 && std::strcmp(found.attributes()[0], "level") == 0);
     CHECK(MUST(MUST(stage.query({"/f/0"})).found()).total() == 1);
@@ -255,7 +255,7 @@ static void groups_are_shared(const callboard::stage &stage)
 #endif
     MUST(stage.work_on("work", fill, 50ms));
     MUST(stage.work_on("none", fill));
-    MUST(MUST(session.unmap()).wait(10s));
+    MUST(MUST(session.unmap()).wait(60s));
     done(MUST(stage.advance_write_floor(1, {"work"})));
     const callboard::read read = MUST(stage.read(four, {"work"}));
     const auto got = MUST(read.next());

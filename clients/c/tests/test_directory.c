@@ -242,8 +242,11 @@ static void refills_while_reading_are_never_seen(void)
     pthread_create(&writer, NULL, republish, &r);
     for (int i = 0; i < 3; i++)
         pthread_create(&readers[i], NULL, read_on, &r);
-    for (int i = 0; i < 200 && (atomic_load(&r.published) < 3000 || atomic_load(&r.reads) < 3000); i++)
+    uint64_t enough = 3000;
+    for (int i = 0; i < 6000 && (atomic_load(&r.published) < enough || atomic_load(&r.reads) < enough); i++) {
         usleep(10000);
+        enough = i < 200 ? 3000 : 101; /* a slow machine may have fewer */
+    }
     atomic_store(&r.stop, 1);
     pthread_join(writer, NULL);
     for (int i = 0; i < 3; i++)
@@ -783,7 +786,8 @@ static void a_view_outlives_close_with_its_pin_and_the_proof_of_life(void)
     const int32_t *data = group->data;
     cbd_pin *pin = cbd_pin_retain(group->pin);
     cbd_stage_close(stage);
-    usleep(20000);
+    for (int i = 0; i < 30000 && f->connection >= 0; i++) /* the broker's end of it */
+        usleep(1000);
     int with_channel = fake_entries("/proc/self/fd");
     cbd_read *read;
     CHECK_STATUS(cbd_read_attributes(stage, query, names, 1, &read, &error), CBD_STATUS_SESSION_ENDED);

@@ -378,7 +378,7 @@ static void an_allocation_that_fails_costs_nothing_but_its_call(void)
 static void give_back_and_wait(cbd_stage *made)
 {
     cbd_stage_release(made);
-    for (int i = 0; i < 2000 && broker->connection >= 0; i++) /* the broker's end of it */
+    for (int i = 0; i < 30000 && broker->connection >= 0; i++) /* the broker's end of it */
         usleep(1000);
     CHECK(broker->connection < 0);
 }

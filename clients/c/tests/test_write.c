@@ -663,7 +663,7 @@ static void a_large_write_of_some_prims_hands_back_those_rows_only(void)
                   unmapped_what.selection.sort == (masked ? CBD_SELECT_MASK : CBD_SELECT_ROWS) &&
                   unmapped_what.selection.word_count == (uint32_t)masked);
             cbd_op_release(op);
-            for (int i = 0; i < 200 && atomic_load(&s.f->last_opcode) != CBD_OP_UNMAP_ATTRIBUTE; i++)
+            for (int i = 0; i < 6000 && atomic_load(&s.f->last_opcode) != CBD_OP_UNMAP_ATTRIBUTE; i++)
                 usleep(5000);
             CHECK(atomic_load(&s.f->aborts) == aborts + refused);
         }
@@ -702,7 +702,7 @@ static void a_session_commits_once_or_aborts(void)
 
     CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_OK);
     cbd_session_release(session); /* dropped while open */
-    for (int i = 0; i < 100 && atomic_load(&s.f->aborts) == 0; i++)
+    for (int i = 0; i < 6000 && atomic_load(&s.f->aborts) == 0; i++)
         usleep(5000);
     CHECK(atomic_load(&s.f->aborts) == 1);
     options.lanes = 0;

@@ -62,7 +62,7 @@ class Broker:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.connect().close()
@@ -102,7 +102,7 @@ class Broker:
         """Stops all its threads, and returns when they stand; thaw() lets them go on."""
         pid = self.process.pid
         os.kill(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while any(f.read_text().rpartition(")")[2].split()[0] != "T" for f in Path(f"/proc/{pid}/task").glob("*/stat")):
             assert time.monotonic() < deadline, "the broker does not stop"
 
@@ -115,7 +115,7 @@ class Broker:
             self.thaw()
             self.process.send_signal(how)
             try:
-                self.process.wait(15)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
