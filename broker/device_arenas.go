@@ -172,7 +172,7 @@ func (b *Broker) imports(c *client) bool {
 			return true
 		}
 	}
-	return len(b.leasesOf(c)) > 0
+	return c.hadEvents && len(b.leasesOf(c)) > 0
 }
 
 // closeImports forgets what a client had open: its process is proven to have exited (rules

@@ -139,8 +139,12 @@ func (b *Broker) dropLeases(c *client, session uint64) {
 // nobody knows, so that they are not used again.
 func (b *Broker) endLeases(c *client) {
 	for _, l := range b.leasesOf(c) {
-		if !l.waiting { // else its job is about to end it
+		switch {
+		case l.waiting: // its job is about to end it
+		case c.hadEvents:
 			b.endLease(l, missed)
+		default:
+			b.endLease(l, whole)
 		}
 	}
 	if !c.lingers {
@@ -180,6 +184,8 @@ func (b *Broker) waiter(l *lease) func() error {
 			return nil
 		case cudaipc.CodeOf(err).ContextLost():
 			return b.loseDevice(g, err)
+		case b.ctx.Err() != nil:
+			return protocol.Errorf(protocol.StatusSessionEnded, "the broker is stopping")
 		}
 		text := fmt.Sprintf("event %d of device %d, that %s recorded: %v; a deadline is `serve --gpu-timeout` (%v)", l.index(), g.index, c.name, err, b.config.GPU.Timeout)
 		b.health(control.LevelWarning, control.HealthGPUEvent, text, map[string]control.Number{"device": control.Number(g.index), "event": control.Number(l.index())})

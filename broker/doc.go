@@ -5,7 +5,7 @@
 //
 // One goroutine, the stage loop, owns the store, all rings and all leases.
 // Everything that may take long runs beside it and comes back through a mailbox:
-// making segments, big copies, talking over sockets, NATS.
+// making segments, big copies, talking over sockets, NATS, all that a GPU is asked for.
 //
 // # Its place in the data's way
 //
@@ -13,6 +13,7 @@
 //	attach socket ──▶ session.go ──▶ mailbox ─┐
 //	rings ─────────▶ loop.go ──▶ operations.go ──▶ snapshot.Store ──▶ readers
 //	                     │  jobs.go copies.go (copies, new segments)
+//	                     │  device_*.go ──▶ package cudaipc ──▶ driver (arenas, events, copies)
 //	                     └▶ announce.go ──▶ NATS          describe.go ◀── NATS
 //
 // # Invariants
@@ -28,6 +29,16 @@
 //	K7 An op that waits for other clients' ops is parked: it holds up no other op (rule M2).
 //	K8 What may be for nothing, copying ahead, the loop does only when nobody rang for a
 //	   while, 64 KiB at a time (rule L1).
+//	K9 The loop and the copy workers never call the driver: a device that hangs holds up
+//	   what waits for it alone, and Close waits for it a while only.
+//	K10 A client counts as having an arena open from before it gets the handle until it said
+//	   that it closed it, or its process has exited. Nothing is freed under it, also not at
+//	   the broker's end (rule C6).
+//	K11 An event is leased with each group on a device and ends with the op that ends the
+//	   group. Where nobody can know that its record has completed it is never used again,
+//	   and the block waits for its client's process (rules C3, B4).
+//	K12 A handle goes over the attach socket alone, to a client for whom something lies there
+//	   (rule C2).
 //
 // # When a peer dies or lies
 //
@@ -35,7 +46,8 @@
 // announced again, queries released; the
 // channel and the client's segments stay until its lock is free. A malformed ring
 // entry, a garbled message or a truncated object ends that session with a text; a
-// wrong value fails its op alone (rules R5, S3).
+// wrong value fails its op alone (rules R5, S3). What a client had on a device waits for the
+// end of its process, not of its socket. A device whose context is lost fails its own ops.
 //
 // A broker that is killed is followed by one that goes on with its generation: it knows
 // every channel that it finds before it reclaims anything, and takes back the clients
@@ -44,6 +56,7 @@
 //
 // # Not here
 //
+// What the driver is and how it is called (package cudaipc).
 // What a seal does, what is believed of a directory (package snapshot), how rings work (package ring), what travels
 // over NATS (package control), the command line (cmd/broker).
 package broker

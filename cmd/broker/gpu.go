@@ -53,7 +53,8 @@ func (f *gpuFlags) config() (config broker.GPUConfig, err error) {
 		words = words[1:]
 	}
 	for _, word := range words {
-		if uuid := "GPU-" + strings.TrimPrefix(strings.ToLower(word), "gpu-"); deviceUUID.MatchString(uuid) {
+		bare := strings.TrimPrefix(strings.TrimPrefix(strings.ToLower(word), "gpu-"), "mig-") // parts of a device have ids alike
+		if uuid := "GPU-" + bare; deviceUUID.MatchString(uuid) {
 			word = uuid
 		} else if _, err := strconv.ParseUint(word, 10, 16); err != nil {
 			return config, usagef("--gpu: %q is none of auto, off and required, no number of a device and no UUID; `nvidia-smi -L` lists both", word)
