@@ -566,7 +566,7 @@ typedef struct cbd_write_options {
     uint64_t mask_words;                  /* words of mask, at least ceil(count/64); more are not read */
     uint64_t tensor_count; /* array kind: tensors that `tensor` points to, one for each source row; 0: one, packed */
     uint32_t device_type;  /* where a new attribute lies, and an existing one must: CBD_DEVICE_CPU or CBD_DEVICE_CUDA; 0: where
-                            * the attribute lies, on the host where there is none */
+                            * the attribute lies; where there is none, where a tensor on a GPU does, else the host */
     uint32_t device_id;
     cbd_cuda_sync sync;    /* a tensor on a GPU: what its data waits for */
 } cbd_write_options;

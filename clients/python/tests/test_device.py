@@ -44,7 +44,9 @@ def has_gpu(library: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def machine(cuda_library: str | None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def machine(
+    cuda_library: str | None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, str]:
     """The environment of all who use the driver."""
     directory = tmp_path_factory.mktemp("cuda")
     real = has_gpu(cuda_library or "libcuda.so.1")
@@ -52,11 +54,17 @@ def machine(cuda_library: str | None, tmp_path_factory: pytest.TempPathFactory) 
         pytest.fail("REQUIRE_GPU=1, and no real GPU is here")
     if cuda_library or real:
         return {CUDA_LIBRARY: cuda_library or "libcuda.so.1", "CUDAEMU_DIR": str(directory)}
-    library = directory / "libcuda.so.1"
+    return {CUDA_LIBRARY: request.getfixturevalue("emulated"), "CUDAEMU_DIR": str(directory)}
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The emulated driver."""
+    library = tmp_path_factory.mktemp("cudaemu") / "libcuda.so.1"
     compiler = [os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-pthread", "-fvisibility=hidden"]
     link = ["-shared", "-Wl,-soname,libcuda.so.1", "-o", library, *sorted(EMULATED.glob("*.c")), "-ldl"]
     subprocess.run([*compiler, *link], check=True, timeout=300)
-    return {CUDA_LIBRARY: str(library), "CUDAEMU_DIR": str(directory)}
+    return str(library)
 
 
 @pytest.fixture(scope="session")
@@ -316,8 +324,9 @@ def test_cudas_array_interface_is_taken_too(w: SimpleNamespace) -> None:
     driver.put(producer.pointer, np.arange(6, dtype="u1"))
     backwards = Interface(producer, shape=(2, 2), strides=(3, 2), stream=None)
     w.stage.publish(w.name + "/parts", backwards, paths=w.query)
-    read = only(w.stage.read_attributes(w.query, w.name + "/parts"))
-    assert (read.device, read.array(0).tolist()) == ("cpu", [[0, 2], [3, 5]])
+    w.name += "/parts"
+    assert only(w.stage.read_attributes(w.query, w.name)).device == "cuda:0", "it lies where its first array does"
+    assert host(w).tolist() == [[0, 2], [3, 5]]
     for changes, error, text in (
         ({"mask": producer}, ValueError, "mask"),
         ({"typestr": ">f4"}, ValueError, "big-endian"),
@@ -453,9 +462,59 @@ def test_devices_that_are_none(w: SimpleNamespace) -> None:
     assert declare_host.done
 
 
-def test_a_broker_without_a_gpu(
-    tmp_path: Path, machine: dict[str, str], name: str
-) -> None:
+def body(function: Body) -> Body:
+    """One that a test runs by name, perhaps beside others."""
+    bodies[function.__name__] = function
+    return function
+
+
+def test_devices_are_known_by_uuid(tmp_path: Path, emulated: str, name: str) -> None:
+    """'cuda:0' is the process's own, whatever the broker calls it; what a process does not see has no number (G18; C2)."""
+    (tmp_path / "cuda").mkdir()
+    machine = {CUDA_LIBRARY: emulated, "CUDAEMU_DIR": str(tmp_path / "cuda"), "CUDAEMU_DEVICES": "2"}
+    broker = Broker(tmp_path, "--gpu", "required", "--gpu-memory", "64MiB", environment=machine)
+    try:
+        run_alone(broker, "on_the_first", name, CUDA_VISIBLE_DEVICES="0")
+        run_alone(broker, "on_the_second", name, CUDA_VISIBLE_DEVICES="1")
+        run_alone(broker, "on_both", name)
+    finally:
+        broker.stop()
+
+
+@body
+def on_the_first(w: SimpleNamespace) -> None:
+    assert [d["device"] for d in w.stage.devices()] == ["cuda:0", "cuda:?"]
+    w.stage.publish(w.name + "/1", np.arange(3, dtype="f4"), device="cuda:0")
+
+
+@body
+def on_the_second(w: SimpleNamespace) -> None:
+    assert [d["device"] for d in w.stage.devices()] == ["cuda:?", "cuda:0"]
+    w.stage.publish(w.name + "/2", Producer(Driver(), np.arange(3, dtype="f4")))
+    assert w.stage.latest(w.name + "/2").device == "cuda:0", "a new attribute lies where the array does"
+    first = w.name + "/1"
+    assert [a["device"] for a in w.stage.attributes() if a["name"] == first] == ["cuda:?"]
+    with pytest.raises(ValueError, match=r"'cuda:\?'"):
+        w.stage.latest(first, device="cuda:?")
+    with pytest.raises(cb.NotSupported, match="does not see"):
+        w.stage.latest(first)
+    with w.stage.query_from_path_list(["/"]) as root, pytest.raises(cb.NotSupported, match="does not see"):
+        w.stage.read_attributes(root, first).fetch_read_next()
+    assert w.stage.latest(first, device="cpu")[2] == 2
+    assert w.stage.latest(first, device="cuda:0").device == "cuda:0"
+
+
+@body
+def on_both(w: SimpleNamespace) -> None:
+    assert [w.stage.latest(f"{w.name}/{n}").device for n in (1, 2)] == ["cuda:0", "cuda:1"]
+    assert w.stage.latest(w.name + "/2", device=(2, 0)).device == "cuda:0"
+    with pytest.raises(cb.InvalidArgument, match="GPU 1"):  # it lies on the first
+        producer = Producer(Driver(), np.arange(3, dtype="f4"))
+        producer.device = (2, 1)
+        w.stage.publish(w.name + "/3", producer)
+
+
+def test_a_broker_without_a_gpu(tmp_path: Path, machine: dict[str, str], name: str) -> None:
     """Says so, and serves the host."""
     broker = Broker(tmp_path, "--gpu", "off", environment=machine)
     try:
@@ -464,6 +523,7 @@ def test_a_broker_without_a_gpu(
         broker.stop()
 
 
+@body
 def without_a_gpu(w: SimpleNamespace) -> None:
     driver = Driver()
     assert w.stage.devices() == []
@@ -481,9 +541,6 @@ def without_a_gpu(w: SimpleNamespace) -> None:
     assert w.stage.publish(w.name, np.zeros(3, "f4")) == 1
     with pytest.raises(cb.NotSupported, match="serves no GPU"):
         w.stage.latest(w.name, device="cuda:0")
-
-
-bodies["without_a_gpu"] = without_a_gpu
 
 
 def maps_a_driver() -> bool:

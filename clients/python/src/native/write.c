@@ -637,7 +637,7 @@ PyMethodDef stage_write_methods[] = {
      "dtype='float32x3' says that it is n of them. A list of arrays (or of str or bytes, as uint8) has a row in each\n"
      "place; one array is packed, and cut into rows of equal length: as many as prims are meant, or with an\n"
      "index_map as its highest entry says.\n"
-     "device: where a new attribute lies, 'cpu' or 'cuda:0', and an existing one must; None: where it lies, on the host if new.\n"
+     "device: where a new attribute lies, 'cpu' or 'cuda:0', and an existing one must; None: where it lies, or if new where the array does.\n"
      "Data on a GPU of CUDA comes by __dlpack__, which is asked to order what writes it before the stream that copies, or by\n"
      "__cuda_array_interface__. cuda_sync, a CudaSync: the copy is queued on its stream, behind its event, and the Op keeps the\n"
      "array until it is known to be done: wait for it before the data changes on another stream. Without a stream the call waits\n"
