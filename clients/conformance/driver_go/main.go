@@ -101,8 +101,6 @@ func (d *driver) do(c command) (*answer, error) {
 	case c.verb == "reset":
 		d.reset()
 		return &answer{}, nil
-	case lacking[c.verb] != "":
-		return nil, absent(lacking[c.verb])
 	case do == nil:
 		return nil, fmt.Errorf("driver_go knows no verb %q", c.verb)
 	case d.stage == nil && c.verb != "connect" && c.verb != "statuses" && c.verb != "version":
@@ -110,11 +108,6 @@ func (d *driver) do(c command) (*answer, error) {
 	default:
 		return do(c)
 	}
-}
-
-// lacking are calls that the Go client does not have.
-var lacking = map[string]string{
-	"gpu": "no client moves device memory yet",
 }
 
 func (d *driver) reset() {

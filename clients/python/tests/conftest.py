@@ -126,8 +126,8 @@ CUDA_LIBRARY = "CALLBOARD_CUDA_LIBRARY"
 
 @pytest.fixture(scope="session", autouse=True)
 def cuda_library() -> Iterator[str | None]:
-    """What the variable was. Neither this process nor its brokers find a driver of CUDA, whatever the machine has: tests of
-    device memory run in processes of their own (test_device.py)."""
+    """What the variable was. Neither this process nor its brokers find a driver of CUDA, whatever the machine has:
+    tests of device memory run in processes of their own (test_device.py)."""
     before = os.environ.get(CUDA_LIBRARY)
     os.environ[CUDA_LIBRARY] = "/nowhere/libcuda.so.1"
     yield before

@@ -61,7 +61,15 @@ def machine(
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The emulated driver."""
     library = tmp_path_factory.mktemp("cudaemu") / "libcuda.so.1"
-    compiler = [os.environ.get("CC", "cc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-fPIC", "-pthread", "-fvisibility=hidden"]
+    compiler = [
+        os.environ.get("CC", "cc"),
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-fPIC",
+        "-pthread",
+        "-fvisibility=hidden",
+    ]
     link = ["-shared", "-Wl,-soname,libcuda.so.1", "-o", library, *sorted(EMULATED.glob("*.c")), "-ldl"]
     subprocess.run([*compiler, *link], check=True, timeout=300)
     return str(library)
@@ -157,7 +165,7 @@ def host(w: SimpleNamespace) -> Any:
 
 @alone(**SLOW)
 def test_rows_are_filled_in_place_and_read_in_place(w: SimpleNamespace) -> None:
-    """What a stream or an event is before counts as written when it has happened, and no reader waits (C3; 305, 307)."""
+    """What comes before a stream or an event is written when it has happened, and no reader waits (C3; 305, 307)."""
     w.driver = driver = Driver()
     w.stage.declare(w.name, dtype="f4", row_shape=3, device="cuda:0").wait()
     stream = driver.stream()
@@ -170,9 +178,19 @@ def test_rows_are_filled_in_place_and_read_in_place(w: SimpleNamespace) -> None:
         assert (group.device, group.shape, group.dtype.name) == ("cuda:0", (2, 3), "float32")
         view = group.array(0)
         assert isinstance(view, cb.View) and not view.readonly
-        assert (view.device, view.__dlpack_device__(), view.shape, view.dtype.name) == ("cuda:0", (2, 0), (2, 3), "float32")
+        assert (view.device, view.__dlpack_device__(), view.shape, view.dtype.name) == (
+            "cuda:0",
+            (2, 0),
+            (2, 3),
+            "float32",
+        )
         consumer = Consumer(driver, view, stream=stream)
-        assert (consumer.device, consumer.flags, consumer.strides, consumer.pointer) == ((2, 0), 0, (3, 1), view.pointer)
+        assert (consumer.device, consumer.flags, consumer.strides, consumer.pointer) == (
+            (2, 0),
+            0,
+            (3, 1),
+            view.pointer,
+        )
         driver("cuMemcpyDtoDAsync_v2", *map(Pointer, (view.pointer, source.pointer)), Size(24), Handle(stream))
         consumer.give_back()
         del view
@@ -235,7 +253,9 @@ def test_what_is_filled_elsewhere_is_copied(w: SimpleNamespace) -> None:
     w.driver = driver = Driver()
     for name, device, staging in ((w.name, "cuda:0", "cpu"), (w.name + "/host", "cpu", "cuda:0")):
         w.name = name
-        session = w.stage.map_attribute(w.query, name, dtype="u1", row_shape=3, ordinal=1, device=device, staging=staging)
+        session = w.stage.map_attribute(
+            w.query, name, dtype="u1", row_shape=3, ordinal=1, device=device, staging=staging
+        )
         group = session.fetch_map_next()
         assert group.device == staging
         if staging == "cpu":
@@ -469,7 +489,7 @@ def body(function: Body) -> Body:
 
 
 def test_devices_are_known_by_uuid(tmp_path: Path, emulated: str, name: str) -> None:
-    """'cuda:0' is the process's own, whatever the broker calls it; what a process does not see has no number (G18; C2)."""
+    """'cuda:0' is the process's own, whatever the broker calls it; what it does not see has no number (G18; C2)."""
     (tmp_path / "cuda").mkdir()
     machine = {CUDA_LIBRARY: emulated, "CUDAEMU_DIR": str(tmp_path / "cuda"), "CUDAEMU_DEVICES": "2"}
     broker = Broker(tmp_path, "--gpu", "required", "--gpu-memory", "64MiB", environment=machine)
@@ -777,7 +797,15 @@ def test_the_interpreter_ends_with_exports(w: SimpleNamespace) -> None:
     filled(w, 4, 1, device="cuda:0")
     view = only(w.stage.read_attributes(w.query, w.name)).dlpack(0)
     session = w.stage.map_attribute(w.query, w.name, ordinal=2)
-    left.extend([view, Consumer(driver, view), view.__dlpack__(max_version=(1, 0)), session.view, Consumer(driver, session.view)])
+    left.extend(
+        [
+            view,
+            Consumer(driver, view),
+            view.__dlpack__(max_version=(1, 0)),
+            session.view,
+            Consumer(driver, session.view),
+        ]
+    )
     session.abort()
 
 
@@ -815,7 +843,7 @@ def test_a_forked_child_has_no_gpu(w: SimpleNamespace) -> None:
 
 
 def test_what_a_sync_is_made_of() -> None:
-    """Handles, or the objects of libraries; the default stream's handle is 0, and a sync's 0 is none (field report G17)."""
+    """Handles, or libraries' objects; the default stream's handle is 0, and a sync's 0 is none (field report G17)."""
 
     class Thing:
         def __init__(self, **attributes: Any) -> None:

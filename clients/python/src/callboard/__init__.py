@@ -8,9 +8,9 @@
 
 NumPy is used where it is installed and not needed where it is not: views have the buffer protocol and DLPack.
 
-Attributes may lie in the memory of a GPU, where CuPy, PyTorch, JAX or Warp fill them and look at them in place, by DLPack:
-see `device` of Stage.declare, map and latest. A driver of CUDA, libcuda.so.1 or what $CALLBOARD_CUDA_LIBRARY names, is loaded
-when that is used first, and never otherwise.
+Attributes may lie in the memory of a GPU, where CuPy, PyTorch, JAX or Warp fill them and look at them in place, by
+DLPack: see `device` of Stage.declare, map and latest. A driver of CUDA, libcuda.so.1 or what $CALLBOARD_CUDA_LIBRARY
+names, is loaded when that is used first, and never otherwise.
 """
 
 from . import _errors, _native
