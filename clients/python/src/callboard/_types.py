@@ -236,8 +236,8 @@ class _Handles(NamedTuple):
 class CudaSync(_Handles):
     """What work on a GPU is ordered behind: a stream, an event that was recorded, or both; CudaSync() is nothing.
 
-    stream: a stream of CuPy, PyTorch, Warp or Numba, anything with __cuda_stream__, or an integer as of DLPack: 1 is the
-    legacy default stream, 2 the default one of the calling thread, else a handle; 0 is none. An object that stands
+    stream: a stream of CuPy, PyTorch, Warp or Numba, anything with __cuda_stream__, or an integer as of DLPack: 1 is
+    the legacy default stream, 2 the default one of the calling thread, else a handle; 0 is none. An object that stands
     for the default stream, whose handle is 0, becomes 1. wait_event: an event of those, or a handle; 0 is none. Both
     are used at the call that they are given to; keep them until then.
 
