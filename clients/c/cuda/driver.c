@@ -1,7 +1,7 @@
 /* Loading the driver, the devices of this process and their contexts.
  *
- * What is retained and made here, contexts and one stream each, stays until the process ends: the driver takes it
- * then, and a library that is unloaded late must not call it.
+ * A context is retained, and a stream of our own made, as long as something is open in it or a call is under way: with
+ * the last import this process has given everything back.
  */
 #include "driver.h"
 
@@ -20,8 +20,9 @@ enum { NON_BLOCKING = 1 }; /* of a stream: it does not wait for the legacy defau
 static struct {
     CUdevice device;
     uint8_t uuid[16];
-    CUcontext context; /* NULL: not retained yet */
-    CUstream stream;
+    uint32_t users; /* calls under way, and imports */
+    CUcontext context;
+    CUstream stream; /* NULL: not made yet */
 } devices[DEVICES_MAX];
 
 struct driver cbdc_driver;
@@ -200,21 +201,41 @@ cbd_status cbdc_enter(uint32_t ordinal, cbd_error *error)
     cbd_status status = known(ordinal, error);
     if (status != CBD_STATUS_OK)
         return status;
+    const char *function = "cuDevicePrimaryCtxRetain";
     pthread_mutex_lock(&lock);
-    CUresult code = devices[ordinal].context != NULL ? 0 : cbdc_driver.primary_retain(&devices[ordinal].context, devices[ordinal].device);
-    if (code != 0)
-        devices[ordinal].context = NULL;
+    CUresult code = devices[ordinal].users != 0 ? 0 : cbdc_driver.primary_retain(&devices[ordinal].context, devices[ordinal].device);
+    if (code == 0) {
+        function = "cuCtxPushCurrent";
+        code = cbdc_driver.push(devices[ordinal].context);
+        if (code == 0)
+            devices[ordinal].users++;
+        else if (devices[ordinal].users == 0)
+            (void)cbdc_driver.primary_release(devices[ordinal].device);
+    }
     pthread_mutex_unlock(&lock);
-    if (code != 0)
-        return cbdc_refused(error, "cuDevicePrimaryCtxRetain", code);
-    code = cbdc_driver.push(devices[ordinal].context);
-    return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, "cuCtxPushCurrent", code);
+    return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, function, code);
 }
 
-void cbdc_leave(void)
+void cbdc_leave(uint32_t ordinal)
 {
     CUcontext ours;
+    pthread_mutex_lock(&lock);
+    bool last = --devices[ordinal].users == 0;
+    if (last && devices[ordinal].stream != NULL) {
+        (void)cbdc_driver.stream_destroy(devices[ordinal].stream);
+        devices[ordinal].stream = NULL;
+    }
     (void)cbdc_driver.pop(&ours); /* what was current before is again */
+    if (last)
+        (void)cbdc_driver.primary_release(devices[ordinal].device);
+    pthread_mutex_unlock(&lock);
+}
+
+void cbdc_keep(uint32_t ordinal, int by)
+{
+    pthread_mutex_lock(&lock);
+    devices[ordinal].users += (uint32_t)by;
+    pthread_mutex_unlock(&lock);
 }
 
 cbd_status cbdc_own_stream(uint32_t ordinal, CUstream *stream, cbd_error *error)

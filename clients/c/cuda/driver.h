@@ -41,11 +41,13 @@ typedef struct {
     F(device_get, "cuDeviceGet", (CUdevice *device, int ordinal))                           \
     F(device_uuid, "cuDeviceGetUuid_v2", (CUuuid *uuid, CUdevice device))                   \
     F(primary_retain, "cuDevicePrimaryCtxRetain", (CUcontext *context, CUdevice device))    \
+    F(primary_release, "cuDevicePrimaryCtxRelease_v2", (CUdevice device))                   \
     F(push, "cuCtxPushCurrent_v2", (CUcontext context))                                     \
     F(pop, "cuCtxPopCurrent_v2", (CUcontext *context))                                      \
     F(pointer_attribute, "cuPointerGetAttribute", (void *data, int attribute, CUdeviceptr)) \
     F(copy, "cuMemcpyDtoDAsync_v2", (CUdeviceptr to, CUdeviceptr from, size_t, CUstream))   \
     F(stream_create, "cuStreamCreate", (CUstream *stream, unsigned flags))                  \
+    F(stream_destroy, "cuStreamDestroy_v2", (CUstream stream))                              \
     F(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                         \
     F(stream_wait, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned flags))   \
     F(event_record, "cuEventRecord", (CUevent event, CUstream stream))                      \
@@ -80,7 +82,9 @@ cbd_status cbdc_ordinal_of(const uint8_t uuid[16], uint32_t *ordinal, cbd_error 
 
 /* Makes a device's primary context current, and the caller's again. */
 cbd_status cbdc_enter(uint32_t ordinal, cbd_error *error);
-void cbdc_leave(void);
+void cbdc_leave(uint32_t ordinal);
+/* What is open needs the context beyond the call that opened it; within enter and leave. */
+void cbdc_keep(uint32_t ordinal, int by);
 /* The library's own stream of the device, within enter and leave. */
 cbd_status cbdc_own_stream(uint32_t ordinal, CUstream *stream, cbd_error *error);
 

@@ -29,7 +29,9 @@ static cbd_status open_with_driver(const struct cbdi_export *what, struct import
         return status;
     memcpy(handle.bytes, what->handle, sizeof handle.bytes);
     CUresult code = what->is_event ? cbdc_driver.event_open(&import->event, handle) : cbdc_driver.memory_open(&base, handle, LAZY_PEER_ACCESS);
-    cbdc_leave();
+    if (code == 0)
+        cbdc_keep(what->ordinal, 1);
+    cbdc_leave(what->ordinal);
     import->shown.base = (uint8_t *)(uintptr_t)base;
     return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, what->is_event ? "cuIpcOpenEventHandle" : "cuIpcOpenMemHandle", code);
 }
@@ -87,7 +89,8 @@ void cbdc_let_go(struct cbdi_import *gone)
                 (void)cbdc_driver.event_destroy(import->event);
             else
                 (void)cbdc_driver.memory_close((CUdeviceptr)(uintptr_t)import->shown.base);
-            cbdc_leave();
+            cbdc_keep(import->ordinal, -1);
+            cbdc_leave(import->ordinal);
         }
         free(import);
     }

@@ -29,7 +29,7 @@ cbd_status cbdc_record(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd
         return status;
     status = stream_of(import->ordinal, sync, &stream, error);
     CUresult code = status == CBD_STATUS_OK ? cbdc_driver.event_record(import->event, stream) : 0;
-    cbdc_leave();
+    cbdc_leave(import->ordinal);
     return code == 0 ? status : cbdc_refused(error, "cuEventRecord", code);
 }
 
@@ -45,7 +45,7 @@ bool cbdc_finish(struct cbdi_import *event, uint64_t timeout_ns)
         waited += (uint64_t)pause.tv_nsec;
         pause.tv_nsec = pause.tv_nsec < 5000000 ? 2 * pause.tv_nsec : pause.tv_nsec;
     }
-    cbdc_leave();
+    cbdc_leave(import->ordinal);
     return code == 0;
 }
 
@@ -61,7 +61,7 @@ cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs,
         return status;
     status = stream_of(ordinal, sync, &stream, error);
     if (status != CBD_STATUS_OK) {
-        cbdc_leave();
+        cbdc_leave(ordinal);
         return status;
     }
     for (size_t i = 0; i < n && code == 0; i++)
@@ -78,7 +78,7 @@ cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs,
             code = waited;
         }
     }
-    cbdc_leave();
+    cbdc_leave(ordinal);
     return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, function, code);
 }
 
@@ -98,7 +98,7 @@ cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, 
         managed = 0;
     if (code == 0 && !managed)
         code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, address);
-    cbdc_leave();
+    cbdc_leave(ordinal);
     if (code == 0 && (managed || (type == TYPE_DEVICE && device == (int)ordinal)))
         return CBD_STATUS_OK;
     if (code != 0)

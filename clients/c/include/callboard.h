@@ -754,8 +754,8 @@ CBD_API cbd_status cbd_unmap_group_after(cbd_group *group, uint32_t flags, const
 CBD_API cbd_status cbd_unmap_attribute_after(cbd_session *session, uint32_t flags, const cbd_cuda_sync *sync, cbd_op **op,
                                              cbd_error *error);
 
-/* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
- * several groups can be aborted while its final unmap still waits for other clients. Does not
+/* Ends the session; nothing of it becomes visible. What writes to its groups on a GPU must have ended. A second call does
+ * nothing. A session of several groups can be aborted while its final unmap still waits for other clients. Does not
  * wait for the broker: another client that is told of it must not seal the ordinal before an op
  * that was submitted after the abort has ended (R7). */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
@@ -924,7 +924,7 @@ CBD_API cbd_status cbd_read_group_in(const cbd_read_group *group, uint32_t devic
 CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
- * name are gone, unless the pin was retained: then data stays. */
+ * name are gone, unless the pin was retained: then data stays. What reads it on a GPU must have ended. */
 CBD_API void cbd_release_group(const cbd_read_group *group);
 
 /* Gives the read back, with the groups that were not fetched. */

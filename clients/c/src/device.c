@@ -220,6 +220,11 @@ cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info
 
 /* ---- arenas and events ------------------------------------------------------------- */
 
+static cbd_status of_before(const char *what, cbd_error *error)
+{
+    return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted, and %s lay in device memory of the time before, which is gone", what);
+}
+
 /* Opens what the broker answers for. With cache_lock held. */
 static cbd_status open_export(cbd_stage *stage, const char *what, uint32_t sort, uint64_t id, uint32_t number, uint64_t generation,
                               struct cbdi_import **import, cbd_abi_device_reply *reply, uint32_t *ordinal, cbd_error *error)
@@ -243,9 +248,9 @@ static cbd_status open_export(cbd_stage *stage, const char *what, uint32_t sort,
     if (status != CBD_STATUS_OK)
         return status;
     const char *object = sort == CBD_DEVICE_ARENA ? "arena" : "event";
-    if (life != atomic_load(&stage->ring.life) || (reply->status == CBD_STATUS_OK && reply->arena_generation != generation))
-        return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted, and %s lay in device memory of the time before, which is gone",
-                         what);
+    if (life != atomic_load(&stage->ring.life) || (reply->status == CBD_STATUS_OK && reply->arena_generation != generation) ||
+        (reply->status == CBD_STATUS_NOT_FOUND && generation != load64(&stage->directory->started_ns)))
+        return of_before(what, error);
     if (reply->status != CBD_STATUS_OK)
         return cbdi_fail(error, reply->status == CBD_STATUS_NOT_FOUND ? CBD_STATUS_INTERNAL : reply->status, "the broker refused %s %llu: %s",
                          object, (unsigned long long)id, cbd_status_text(reply->status));
@@ -297,6 +302,11 @@ static cbd_status arena(cbd_stage *stage, const char *what, uint64_t id, uint32_
                  made->ordinal, (unsigned long long)made->size_bytes);
         found = made;
     }
+    if (found->import == NULL)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "%s lies in segment %llu, which is memory of the host: expected an arena", what,
+                         (unsigned long long)id);
+    if (found->life != atomic_load(&stage->ring.life))
+        return of_before(what, error); /* it is open still, for whoever looked before, and void (B3) */
     if (found->device_number != number || found->arena_generation != generation)
         return cbdi_fail(error, CBD_STATUS_INTERNAL,
                          "%s lies in segment %llu, device number %u, generation %llu: known is device number %u, generation %llu", what,

@@ -110,7 +110,7 @@ static uint64_t counted(int what)
     return words[2 + what];
 }
 
-enum { IMPORTS = 3, IMPORTED_EVENTS = 5 };
+enum { CONTEXTS = 0, IMPORTS = 3, IMPORTED_EVENTS = 5 };
 
 /* ---- the broker --------------------------------------------------------------------------- */
 
@@ -233,7 +233,7 @@ static void begin(void)
     broker->on_op = on_op;
     broker->on_device = on_device;
     broker->features |= CBD_FEATURE_RECOVERY | CBD_FEATURE_ARRAY;
-    life++;
+    broker->directory->started_ns = ++life;
     memset(&sent, 0, sizeof sent);
     memset(arenas, 0, sizeof arenas);
     memset(events, 0, sizeof events);
@@ -256,6 +256,7 @@ static void end(void)
     cbd_stage_release(stage);
     fake_stop(broker);
     CHECK(counted(IMPORTS) == 0 && counted(IMPORTED_EVENTS) == 0);
+    CHECK(counted(CONTEXTS) == (uint64_t)(contexts[0] != NULL) + (contexts[1] != NULL)); /* those of the program itself */
     for (int i = 0; i < 2; i++)
         if (arenas[i] != 0)
             exporter_free(arenas[i] - 1);
@@ -818,7 +819,7 @@ static void a_restart_makes_imports_void(void)
     CHECK(counted(IMPORTS) == 1 && counted(IMPORTED_EVENTS) == 1);
     fake_die(broker);
     uint32_t old_arena = arenas[0], old_event = events[0];
-    life++;
+    broker->directory->started_ns = ++life;
     arenas[0] = events[0] = 0;
     fake_rise(broker);
     while (!cbd_stage_is_alive(stage) || atomic_load(&stage->reattach.link) != 0)
@@ -895,7 +896,7 @@ static void a_broker_that_lies_is_refused(void)
     LIE(slot->block.segment = 0, INTERNAL, "segment id 0");
     LIE(slot->block.segment = UINT64_C(1) << 40, INTERNAL, "segment id");
     LIE(slot->block.segment = 9, INTERNAL, "refused arena 9");
-    LIE(slot->block.segment = 3, INTERNAL, "segment 3, device number 1");
+    LIE(slot->block.segment = 3, INTERNAL, "segment 3, which is memory of the host");
     LIE(slot->device_number = 2, INTERNAL, "device number 2, generation");
     LIE(slot->arena_generation = 1, INTERNAL, "generation 1: known is device number 1");
     LIE((slot->block.segment = 9, slot->device_number = 9), INTERNAL, "names its GPU 8, it has 2");

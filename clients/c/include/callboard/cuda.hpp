@@ -1,4 +1,5 @@
-// Memory of GPUs. Not part of callboard.hpp: who includes this links libcallboard_cuda as well.
+// Memory of GPUs: who calls what is here links libcallboard_cuda.
+// Part of callboard.hpp, which is what to include.
 #ifndef CALLBOARD_CUDA_HPP
 #define CALLBOARD_CUDA_HPP
 
