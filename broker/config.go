@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -86,6 +87,8 @@ func (g GPUConfig) withDefaults() (GPUConfig, error) {
 	switch {
 	case g.Mode < GPUOff || g.Mode > GPURequired:
 		return g, fmt.Errorf("GPU mode is %d: expected off, auto or required", g.Mode)
+	case g.Mode != GPUOff && len(g.SelfTest) == 0:
+		return g, errors.New("GPUs are to be served, and no command is named for their self-test")
 	case g.Timeout < 0:
 		return g, fmt.Errorf("gpu-timeout is %v: expected a time", g.Timeout)
 	case g.Events < 1 || g.Events > eventsMax:

@@ -184,6 +184,19 @@ func (b *Broker) closeImports(c *client) {
 	b.endLeases(c)
 }
 
+// lostOn gives the error that everything on a device ends with since its context is gone; nil:
+// it is not.
+func (b *Broker) lostOn(on *snapshot.Device) error {
+	g := b.devices.served(on.Index)
+	b.devices.mu.Lock()
+	err := g.lost
+	b.devices.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	return b.loseDevice(g, err)
+}
+
 // loseDevice notes that a device's context is gone: nothing works there until the broker is
 // started anew (rule C4). It may be called from any goroutine.
 func (b *Broker) loseDevice(g *device, err error) *protocol.Error {

@@ -147,6 +147,7 @@ func (one *lane) finish() error {
 
 // copyAll makes copies in order.
 func (b *Broker) copyAll(g *device, copies []snapshot.DeviceCopy) error {
+	several := len(b.devices.all()) > 1
 	return g.lanes.run(func(one *lane) error {
 		for i := range copies {
 			c := &copies[i]
@@ -156,14 +157,12 @@ func (b *Broker) copyAll(g *device, copies []snapshot.DeviceCopy) error {
 				err = one.download(c.Dst.Host[:c.Bytes], cudaipc.Pointer(c.Src.Address))
 			case c.Src.Host != nil:
 				err = one.upload(cudaipc.Pointer(c.Dst.Address), c.Src.Host[:c.Bytes])
-			default:
-				if from, to := b.devices.of(c.Src.Address), b.devices.of(c.Dst.Address); from != to {
-					if err = one.finish(); err == nil {
-						err = b.copyBetween(from, to, c)
-					}
-				} else {
-					err = one.within(c)
+			case several && b.devices.of(c.Src.Address) != b.devices.of(c.Dst.Address):
+				if err = one.finish(); err == nil {
+					err = b.copyBetween(c)
 				}
+			default:
+				err = one.within(c)
 			}
 			if err != nil {
 				return err
@@ -233,7 +232,8 @@ func (one *lane) download(dst []byte, src cudaipc.Pointer) error {
 
 // copyBetween copies between two devices by way of the host: nobody has shown that they
 // reach each other.
-func (b *Broker) copyBetween(from, to *device, c *snapshot.DeviceCopy) error {
+func (b *Broker) copyBetween(c *snapshot.DeviceCopy) error {
+	from, to := b.devices.of(c.Src.Address), b.devices.of(c.Dst.Address)
 	if from == nil || to == nil {
 		panic(fmt.Sprintf("broker: a copy from %#x to %#x, and not both lie in an arena", c.Src.Address, c.Dst.Address))
 	}

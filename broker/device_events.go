@@ -50,6 +50,7 @@ func (b *Broker) leaseEvent(c *client, on *snapshot.Device, session, group uint6
 	return l
 }
 
+// noEvent says that a group was refused for want of one.
 func (b *Broker) noEvent(on *snapshot.Device) error {
 	s := b.devices.served(on.Index).events.Stats()
 	return protocol.Errorf(protocol.StatusQueueFull, "all interprocess events of device %d are taken: %d belong to groups that are mapped, %d are given up; hand groups back, or raise `serve --gpu-events` (%d)",

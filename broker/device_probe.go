@@ -42,10 +42,8 @@ func (b *Broker) tryDevices() {
 	b.deviceWork.Go(func() {
 		defer close(tried)
 		served := b.devices.try(b.ctx)
-		if len(served) == 0 {
-			return
-		}
 		b.do(func() {
+			b.store.NoDevice(b.devices.why())
 			for _, g := range served {
 				b.serveDevice(g)
 				b.store.AddDevice(g.store)

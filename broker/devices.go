@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"sync"
@@ -187,7 +188,7 @@ func (d *devices) describe() control.GPUDescription {
 	}
 	out.State = control.GPUFailed
 	for _, g := range d.known {
-		one := control.DeviceDescription{ID: -1, Name: g.info.Name, Total: g.info.MemoryBytes, State: control.GPUFailed,
+		one := control.DeviceDescription{ID: -1, Name: cmp.Or(g.info.Name, g.name), Total: g.info.MemoryBytes, State: control.GPUFailed,
 			Arenas: []control.ArenaDescription{}}
 		if g.info.Name != "" {
 			one.UUID = g.info.UUID.String()

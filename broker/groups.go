@@ -47,12 +47,19 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
-	if on := m.Device(0); on != nil && !m.Split() && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
-		if job != nil {
-			job.Abort()
+	if on := m.Device(0); on != nil && !m.Split() {
+		err := b.lostOn(on)
+		if err == nil && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
+			err = b.noEvent(on)
 		}
-		b.store.AbortSession(m)
-		return out, nil, b.noEvent(on)
+		if err != nil {
+			if job != nil {
+				job.Abort()
+			}
+			b.store.AbortSession(m)
+			b.dropLeases(c, m.ID)
+			return out, nil, err
+		}
 	}
 	g = b.group(c, m, 0)
 	out.Handle, out.Count, out.Ordinal = m.ID, uint64(m.Groups()), g.Ordinal
@@ -163,6 +170,11 @@ func (b *Broker) unmap(m *snapshot.Session, index uint64, selection tensor.Selec
 	adopt, seal := flags&protocol.FlagCopy == 0, flags&protocol.FlagSeal != 0
 	if l == nil {
 		return b.store.UnmapGroup(m, index, selection, adopt, seal)
+	}
+	if err := b.lostOn(l.device.store); err != nil {
+		b.endLease(l, missed)
+		b.store.AbortSession(m)
+		return out, nil, err
 	}
 	end, wait := whole, (func() error)(nil)
 	if used {

@@ -92,7 +92,8 @@ const (
 	// SegmentClient: one client incarnation writes (its staging); others map it read-only.
 	SegmentClient = 2
 	// SegmentShared: staging of sessions of several groups; besides the owner who has claimed a group writes there (rule M2).
-	// No version ever lies in one.
+	// No version ever lies in one. Copies of versions of devices (rule C5) do, in segments without an owner, which only the
+	// broker writes: no recovery uses such a segment again.
 	SegmentShared = 3
 	// SegmentOnDevice, together with one of them: an arena of device memory, which is imported and not mapped. It has no
 	// RegionHeader (rule C1).

@@ -8,6 +8,9 @@ func (s *Store) AddDevice(d *Device) {
 	s.memory.devices = append(s.memory.devices, &space{device: d, LimitBytes: d.LimitBytes, life: s.root.StartedNs})
 }
 
+// NoDevice says why there still is no device.
+func (s *Store) NoDevice(why string) { s.config.NoDevice = why }
+
 // Shows tells whether a version, or a copy of one, lies in a segment.
 func (s *Store) Shows(segment uint64) bool {
 	in := func(b *Block) bool { return b != nil && b.Ref.Segment == segment }

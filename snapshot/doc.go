@@ -57,6 +57,14 @@
 //	                                                     scatter: into a block that caught up,
 //	                                                     by a Job when it is long
 //
+// A column may lie on a device. Its blocks are cut from arenas of device memory like all
+// others, and what is told of blocks, captures, folds and versions holds for them; the host
+// only never looks at their bytes. Where bytes must move, the same places that the host
+// would copy become a list of DeviceCopy, which the broker's Device makes in Job.Run:
+//
+//	producer ─ UnmapAfter(event) ─▶ Job: wait, copy where it lies elsewhere ─▶ capture
+//	                       Seal ─▶ Job: base, then captures, as one list    ─▶ version
+//
 // What waits for its seal is a list of captures for each column, by ordinal and then as
 // accepted: bytes and the prims that they are for. All captures of one ordinal are its
 // overlay, and any number of ordinals may wait (rule O1). Nothing is applied early, so a
@@ -69,6 +77,9 @@
 //	groups.go             sessions that several clients fill: claims, further attempts
 //	fold.go recycle.go ahead.go   the next version of a column   tombstones.go       what was deleted
 //	ragged*.go                    data blocks of array columns, their writes and sessions
+//	device.go device_copy.go      what a broker gives of a device, lists of copies
+//	*_device.go           sessions, writes and folds on a device    mirror.go     versions in other memory
+//	lost.go               what lay on a device of a broker that ended
 //	seal.go sealing.go publish.go floors, the order of a seal    reclaim.go          pins and horizons
 //	table.go dictionary.go column.go records.go   what the directory holds
 //	recover*.go           a Store out of what another broker left
@@ -106,6 +117,12 @@
 //     beside the loop.
 //  11. The row map of a first write is made by the write's Job where it has many prims;
 //     the seal takes it over only when that write is all that it makes rows of.
+//  12. The loop waits for no device. What a device fails at, or the wait for a producer's
+//     event, fails that operation alone: nothing that anybody can see, and no capture that
+//     waits, has changed; leases go back, but for a block that a producer's queued work may
+//     still write to (rule B4).
+//  13. No more of a device's memory is in use than its limit says, and what is retired is in
+//     use until the broker has freed it (rule C6). The host's memory is not given up for it.
 //
 // # When a peer dies or lies
 //
@@ -123,12 +140,14 @@
 // checked either, headers of segments too: what it cannot trust it refuses, and has
 // written nothing then. It does not lower a horizon or move a pin, and reclaims nothing
 // before the channels that are left are known. What a client may still write to is
-// quarantined (rule B1).
+// quarantined (rule B1). What it had on devices is gone with it: the versions are dead to
+// all, and the first epoch after it shows their attributes without prims (rule B3, lost.go).
 //
 // # Not here
 //
 // Rings, sockets, liveness, and who is told of a seal (packages ring and broker);
-// making and mapping segments (package shm, by the broker through Memory.Grow); what a
+// making and mapping segments (package shm, by the broker through Memory.Grow); drivers,
+// handles and events of devices (package cudaipc, by the broker through Device); what a
 // row's bytes mean (package tensor). The protocol of pins, searched exhaustively, is
 // package snapshot/model, and that of recovery snapshot/recovery/model.
 package snapshot

@@ -164,6 +164,43 @@ func TestRowsOfADeviceAreLost(t *testing.T) {
 	}
 }
 
+// TestOneSealShowsWhatIsLost: rules B3, L1. While the seal that shows it copies, no other
+// seal begins: there is one first epoch.
+func TestOneSealShowsWhatIsLost(t *testing.T) {
+	h := lostStage(t)
+	h.again(true)
+	require.NoError(t, h.write4("a", 4, h.prims[1:], "xy", all))
+	_, err := h.write(queryOf(h.prims...), "other", onDevice(bytesSchema(4), 1), 4, letters('x', 3, 4))
+	require.NoError(t, err)
+	require.NoError(t, h.write4("a", 4, h.prims[:1], "z", all))
+	job := h.start(func() (Outcome, *Job, error) { return h.store.Seal(4, protocol.ScopeInclude, []string{"a"}, 1) })
+	_, _, err = h.store.Seal(4, protocol.ScopeInclude, []string{"host"}, 1)
+	require.ErrorIs(t, err, ErrRetry)
+	require.ErrorIs(t, h.store.ShowLost(), ErrRetry)
+	job.Run()
+	_, err = job.Finish()
+	require.NoError(t, err)
+	require.Equal(t, "zxy", h.valuesAt("a", h.prims))
+	h.seal(4, protocol.ScopeAll)
+	require.EqualValues(t, 5, h.store.Epoch())
+	h.checkBooks()
+}
+
+// TestADeviceThatComesLater: a broker that begins without a device may get it later; then
+// what lay there is written as before.
+func TestADeviceThatComesLater(t *testing.T) {
+	h := lostStage(t)
+	h.again(false)
+	h.store.PinsComplete()
+	requireStatus(t, protocol.StatusNotSupported, h.write4("a", 4, h.prims, "xyz", all))
+	h.store.AddDevice(h.fakes.config()[0])
+	require.NoError(t, h.write4("a", 4, h.prims, "xyz", all))
+	h.seal(4, protocol.ScopeAll)
+	require.Equal(t, "xyz", h.valuesAt("a", h.prims))
+	require.Equal(t, h.header().StartedNs, h.versionAt(1, h.store.Epoch()).ArenaGeneration)
+	h.checkBooks()
+}
+
 // TestAMirrorOnTheHostOutlivesItsBroker: rules C5, V8. Whoever looks at a device's rows by
 // their copy on the host goes on after a restart: no later version is put there.
 func TestAMirrorOnTheHostOutlivesItsBroker(t *testing.T) {

@@ -31,8 +31,14 @@ func TestMirrorsAreMadeOnceAndShared(t *testing.T) {
 	pins := &pinSet{}
 	f.store.AddPins(pins)
 	p := f.paths(4)
+	// A segment that claimants of an earlier session still have mapped, to write there.
+	_, _, err := f.store.Map(owner, f.memory.NewArena(protocol.SegmentClient, 7, "client", false), &Target{Query: queryOf(p...), Name: "split", Schema: bytesSchema(4), Ordinal: 1}, 0, 2)
+	require.NoError(t, err)
+	f.store.AbortSessions(owner)
+	require.Len(t, f.memory.spares, 1)
+	written := f.memory.spares[0].ID
 	require.NoError(t, f.write4("a", 1, p, "abcd", all))
-	_, err := f.write(queryOf(p...), "host", bytesSchema(4), 1, letters('m', 4, 4))
+	_, err = f.write(queryOf(p...), "host", bytesSchema(4), 1, letters('m', 4, 4))
 	require.NoError(t, err)
 	f.seal(1, protocol.ScopeAll)
 	pins.pins = []Pin{{1, protocol.PinAll}}
@@ -67,6 +73,7 @@ func TestMirrorsAreMadeOnceAndShared(t *testing.T) {
 			require.Equal(t, f.content(v.Block.Segment, v.Block.OffsetBytes, 16), f.content(place.Block.Segment, place.Block.OffsetBytes, place.Block.LengthBytes))
 			if number == 0 {
 				require.EqualValues(t, protocol.SegmentShared, f.memory.Segment(place.Block.Segment).Sort, "no recovery uses it again")
+				require.NotEqual(t, written, place.Block.Segment)
 			}
 		}
 	}

@@ -70,6 +70,19 @@ func TestADeviceThatFails(t *testing.T) {
 			d.fail = nil
 			f.seal(2, protocol.ScopeAll)
 			require.Equal(t, "wxcyzfvh", f.valuesAt("a", p))
+			require.NoError(t, f.write4("a", 3, p, "abcdefgh", all)) // what is all rows, and some on top
+			require.NoError(t, f.write4("a", 3, p[2:3], "x", all))
+			require.NoError(t, f.write4("a", 3, p[5:6], "y", all))
+			d.fail = errDriver
+			for range 2 {
+				before := f.visible()
+				_, err := f.run(func() (Outcome, *Job, error) { return f.store.Seal(3, protocol.ScopeAll, nil, 1) })
+				requireStatus(t, protocol.StatusOpFailed, err)
+				require.Equal(t, before, f.visible())
+			}
+			d.fail = nil
+			f.seal(3, protocol.ScopeAll)
+			require.Equal(t, "abxdeygh", f.valuesAt("a", p))
 			f.checkBooks()
 		})
 	}

@@ -31,11 +31,24 @@ func TestADeviceIsFull(t *testing.T) {
 	f.memory.Holders = func() string { return "; held by reader 7: 9 MiB" }
 	pins := &pinSet{}
 	f.store.AddPins(pins)
+	keep := func() { // the host's retained versions, and blocks for the next one
+		for i := range uint64(5) {
+			_, err := f.publish("kept", []byte{byte(i)})
+			require.NoError(t, err)
+			require.NoError(t, f.store.Declare("kept", bytesSchema(1), 2, protocol.HandoffCopy))
+		}
+	}
+	keep()
 	require.NoError(t, f.largeOn("a", 1, 6*mib, 0))
 	pins.pins = append(pins.pins, Pin{f.store.Epoch(), protocol.PinAll})
 	require.NoError(t, f.largeOn("a", 2, 6*mib, 0))
+	keep()
+	recycled := f.store.Usage().RecycledBytes
+	require.NotZero(t, recycled)
 	host := f.memory.totalBytes
 	text := requireStatus(t, protocol.StatusOutOfMemory, f.largeOn("b", 1, 20*mib, 0)).Text
+	require.Len(t, f.births("kept"), 3, "one is pinned, and two are retained")
+	require.Equal(t, recycled, f.store.Usage().RecycledBytes)
 	use := f.store.Usage().Devices[0]
 	for _, want := range []string{"on cuda:0", fmt.Sprint(20 * mib), fmt.Sprintf("limit of %d", 32*mib), fmt.Sprintf("%d bytes of the segments on cuda:0 are free", use.FreeBytes),
 		fmt.Sprintf("newest versions take %d", use.LiveBytes), fmt.Sprintf("readers pin %d", use.PinnedBytes), "release reads", "--gpu-memory", "held by reader 7"} {
@@ -50,8 +63,8 @@ func TestADeviceIsFull(t *testing.T) {
 	require.NoError(t, f.largeOn("c", 1, 6*mib, 1))
 	require.NoError(t, f.large("d", 1, 40*mib), "the host")
 	pins.pins = nil
-	f.seal(3, protocol.ScopeAll)
-	require.NoError(t, f.largeOn("b", 4, 20*mib, 0))
+	f.seal(20, protocol.ScopeAll)
+	require.NoError(t, f.largeOn("b", 21, 20*mib, 0))
 	require.Equal(t, "\x00", f.rowsAt(f.store.findColumn("a").index, f.store.Epoch())[f.paths(1)[0]][:1])
 	f.checkBooks()
 }

@@ -28,7 +28,12 @@ func (f *fixture) write4(name string, ordinal uint64, prims []uint64, rows strin
 // indexed writes show the rows that they would show on the host, and all others stay;
 // every copy is made by a Job, to the device, and none by the host (rules C4, L1).
 func TestColumnsOnADevice(t *testing.T) {
-	f := newDeviceFixture(t, Config{Retain: 3})
+	for _, retain := range []uint32{1, 3} {
+		columnsOnADevice(t, newDeviceFixture(t, Config{Retain: retain}))
+	}
+}
+
+func columnsOnADevice(t *testing.T, f *fixture) {
 	p := f.paths(6)
 	require.NoError(t, f.write4("a", 1, p, "abcdef", all))
 	f.seal(1, protocol.ScopeAll)
@@ -61,6 +66,11 @@ func TestColumnsOnADevice(t *testing.T) {
 	require.NoError(t, f.write4("a", 7, p[3:], "uvw", all))
 	f.seal(7, protocol.ScopeAll)
 	require.Equal(t, "...uvw", f.valuesAt("a", p))
+	for ordinal := uint64(8); ordinal < 12; ordinal++ {
+		require.NoError(t, f.write4("a", ordinal, p[4:5], "x", all))
+		f.seal(ordinal, protocol.ScopeAll)
+		require.Equal(t, "...uxw", f.valuesAt("a", p))
+	}
 	f.checkBooks()
 }
 

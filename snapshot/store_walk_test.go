@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"callboard/protocol"
+	"callboard/tensor"
 
 	"github.com/stretchr/testify/require"
 )
@@ -64,6 +65,9 @@ func (f *fixture) rowsAt(column uint32, epoch uint64) map[uint64]string {
 	require.Equal(f.t, v.Rows*rowBytes, v.Block.LengthBytes)
 	data := f.content(v.Block.Segment, v.Block.OffsetBytes, v.Block.LengthBytes)
 	require.Equal(f.t, v.DeviceNumber != 0, f.address(v.Block.Segment) != 0)
+	if schema := f.attribute(column).Schema; v.Rows > 0 && schema.DeviceType == tensor.DeviceCUDA {
+		require.Equal(f.t, schema.DeviceID+1, v.DeviceNumber, "rows lie where their attribute does")
+	}
 	head := sizeOf[protocol.LayoutHeader]()
 	capacity := at[protocol.LayoutHeader](f.bytes(v.Layout.Segment, v.Layout.OffsetBytes, head), 0).Capacity
 	require.LessOrEqual(f.t, v.Rows, capacity)

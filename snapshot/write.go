@@ -83,9 +83,16 @@ type resolved struct {
 	differs   error   // why the first column of the name does not have the schema
 }
 
-// use makes a column what the target means.
-func (r *resolved) use(c *column) {
+// use makes a column what the target means. An error: it lies on a device that is not
+// there in this life of the broker, or not yet.
+func (s *Store) use(r *resolved, c *column) (err error) {
+	if c.onDevice() && c.device == nil {
+		if c.device, err = s.device("device", c.schema.DeviceType, c.schema.DeviceID); err != nil {
+			return named(c.name, err)
+		}
+	}
 	r.column, r.schema, r.rowBytes, r.device = c, c.schema, c.rowBytes, c.device
+	return nil
 }
 
 // placed gives a schema that names no device the one where the column lies.
@@ -113,8 +120,7 @@ func (s *Store) resolve(t *Target) (r resolved, err error) {
 	} else {
 		for _, c := range r.attribute.columns {
 			if t.Schema == c.schema || t.Schema.DeviceType == 0 && c.placed(t.Schema) == c.schema || t.Schema.Kind == 0 && (len(r.attribute.columns) == 1 || c.carriesFirst(t.Query)) {
-				r.use(c)
-				return r, s.serves(c)
+				return r, s.use(&r, c)
 			}
 		}
 		if t.Schema.Kind == 0 {
@@ -142,8 +148,7 @@ func (s *Store) resolve(t *Target) (r resolved, err error) {
 				asked.Device = stored.Device
 			}
 			if err = stored.Accept(&asked); err == nil {
-				r.use(c)
-				return r, s.serves(c)
+				return r, s.use(&r, c)
 			}
 			if r.differs == nil {
 				r.differs = err
@@ -163,16 +168,6 @@ func (s *Store) resolve(t *Target) (r resolved, err error) {
 	r.rowBytes = rowBytes
 	clear(r.schema.RowShape[r.schema.RowDimensions:])
 	return r, nil
-}
-
-// serves tells why a column cannot be written: its device is not there in this life of the
-// broker.
-func (s *Store) serves(c *column) error {
-	if !c.onDevice() || c.device != nil {
-		return nil
-	}
-	_, err := s.device("device", c.schema.DeviceType, c.schema.DeviceID)
-	return named(c.name, err)
 }
 
 // carriesFirst tells whether the first prim of q carries the column, sealed or not.

@@ -43,6 +43,7 @@ type writeChecks struct {
 	selection *Selection
 	isArray   bool
 	insert    bool
+	device    Device // by this process's number
 }
 
 // checkName refuses names that nobody may write.
@@ -118,7 +119,10 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 		return p, named(err)
 	}
 	var given tensor.Schema
-	var device Device // that the broker is told: that of the values makes that of a new attribute
+	device, err := c.ofBroker(w.device)
+	if err != nil {
+		return p, named(err)
+	}
 	var rows uint64
 	err = c.fit(q, w.name, func(stored *tensor.Schema) (err error) {
 		rowShape := w.rowShape
@@ -129,9 +133,6 @@ func (c *client) check(q *Query, w *writeChecks) (p payload, err error) {
 			return err
 		}
 		given.Semantic = w.semantic
-		if device = (Device{}); stored == nil && p.gpu != nil {
-			device = p.staging
-		}
 		if given.Device = deviceFor(device, stored); stored != nil {
 			return stored.Accept(&given)
 		}

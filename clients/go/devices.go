@@ -248,16 +248,17 @@ func (c *client) importOf(key importKey, index uint32) (*imported, error) {
 	if err != nil {
 		return nil, fail(protocol.StatusInternal, "%v", err)
 	}
-	x.Index = uint32(key.id) // with the generation it tells apart what several brokers export
+	x.Index = uint32(key.id)         // with the generation it tells apart what several brokers export
+	opened, err := g.imports.Open(x) // which may take long
+	if err != nil {
+		return nil, cudaError(err)
+	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if in := d.imports[key]; in != nil { // somebody else was faster
+		_, _ = opened.Close()
 		in.uses++
 		return in, nil
-	}
-	opened, err := g.imports.Open(x)
-	if err != nil {
-		return nil, cudaError(err)
 	}
 	in := &imported{gpu: g, opened: opened, uses: 1}
 	if d.imports == nil {
@@ -294,7 +295,7 @@ func (in *imported) at(p place) uint64 { return uint64(in.opened.Address) + p.bl
 // its broker. It tells the broker of the first (rule C6).
 func (c *client) dropImports() {
 	d := &c.devices
-	if !d.stale.Swap(false) {
+	if !d.stale.Load() || !d.stale.Swap(false) {
 		return
 	}
 	now := c.reader.StartedNs()

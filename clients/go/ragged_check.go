@@ -182,9 +182,13 @@ func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection, siz
 	if err != nil {
 		return p, err
 	}
+	device, err := c.ofBroker(w.device)
+	if err != nil {
+		return p, err
+	}
 	given := tensor.Schema{Kind: tensor.Array, DType: dtype, RowShape: w.rowShape, Semantic: w.semantic}
 	err = c.fit(q, w.name, func(stored *tensor.Schema) error {
-		given.Device = deviceFor(Device{}, stored)
+		given.Device = deviceFor(device, stored)
 		if stored != nil {
 			if len(source.tensors) == 0 {
 				given.DType = stored.DType
@@ -210,7 +214,7 @@ func (c *client) checkRagged(q *Query, w *writeChecks, selection *Selection, siz
 			return p, err
 		}
 	}
-	p.name, p.schema, p.rows, p.prims = w.name, givenSchema(&given, Device{}), uint64(len(p.ragged)), q.Len()
+	p.name, p.schema, p.rows, p.prims = w.name, givenSchema(&given, device), uint64(len(p.ragged)), q.Len()
 	p.count, p.mask = selection.Count, selection.Mask
 	if selection.IndexMap != nil {
 		p.count = p.rows

@@ -23,7 +23,9 @@ func (c *client) rootQuery(ctx context.Context) (*Query, error) {
 // Publish copies values and seals them as the attribute's next ordinal, which it
 // returns: two publishers of one name cannot collide (rule O8). The value lies on
 // the prim "/" and is one row, whatever its shape: a frame of (480, 640, 3) is one
-// row of that shape. values is a Tensor, a slice, an array or a number.
+// row of that shape. values is a Tensor, a slice, an array or a number. What fills a tensor
+// in device memory must be done: this waits for no stream, but for the copy. Declare the
+// attribute first where it is to lie on a device itself.
 func (s *Stage) Publish(ctx context.Context, name string, values any) (ordinal uint64, err error) {
 	c := s.client
 	if err := c.enter(); err != nil {

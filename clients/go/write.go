@@ -25,6 +25,9 @@ type WriteOptions struct {
 	// ([]Tensor, [][]float32, []string) are a row each; one tensor is packed: it is cut
 	// into rows of equal length. Nothing folds: (n, 3) of float32 is 3 n elements.
 	IsArray bool
+	// Device is where a new attribute lies, and an existing one must; the zero Device is where
+	// the attribute lies, and the host where there is none.
+	Device Device
 	// Sync is what a tensor in device memory waits for before it is copied: the work that
 	// fills it.
 	Sync CUDASync
@@ -47,8 +50,8 @@ type Write struct {
 //
 // A tensor in device memory (Tensor.Address, Device) is copied on its device, behind what
 // o.Sync names, and must stay as it is until the Op is done. It must be compact, and of a
-// device that the broker serves. A new attribute then lies there; one that exists lies
-// where it does, and the broker copies there.
+// device that the broker serves. Where the attribute lies is another matter (o.Device):
+// the broker copies there.
 //
 // A payload above 64 KiB, and one in device memory, is copied straight into memory that the broker leases,
 // which waits for the lease: only then does ctx matter.
@@ -61,7 +64,7 @@ func (s *Stage) WriteAttribute(ctx context.Context, q *Query, name string, value
 		return nil, err
 	}
 	defer c.leave()
-	p, query, err := c.prepare(q, &writeChecks{name: name, values: values, rowShape: o.RowShape, semantic: o.Semantic, selection: o.Selection, isArray: o.IsArray, insert: o.Insert})
+	p, query, err := c.prepare(q, &writeChecks{name: name, values: values, rowShape: o.RowShape, semantic: o.Semantic, selection: o.Selection, isArray: o.IsArray, insert: o.Insert, device: o.Device})
 	if err == nil {
 		err = c.checkOrdinal(name, o.Ordinal)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"callboard/control"
+	"callboard/protocol"
 )
 
 // Rules C3 and B4: work that does not end in time fails its own operation, in words that say which event and whose. The
@@ -99,6 +100,42 @@ func TestArenaGoesWithItsLastImporter(t *testing.T) {
 			q.do(more)
 		})
 	}
+}
+
+// Rules C6 and B4: a client that left without a word of its imports is waited for until its process has exited, which that
+// of this test does not; one that said that it closed them is not.
+func TestClientThatLeftIsWaitedForWhileItMayHaveMemoryOpen(t *testing.T) {
+	m := start(t)
+	says, silent := m.attach(), m.attach()
+	for _, w := range []*wire{says, silent} {
+		session, g, _ := w.mapOnDevice(protocol.StatusOK, w.query("/a"), 1, "pose")
+		require.Equal(t, protocol.StatusOK, protocol.Status(w.ask(protocol.DeviceArena, 0, g.Block.Segment).Status))
+		w.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: session, Flags: protocol.FlagAbort})
+		if w == says {
+			w.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpArenaClosed, Value: g.Block.Segment})
+		}
+		w.leave()
+	}
+	there := func() (all []uint64) {
+		for _, c := range m.description().Clients {
+			if c.Name == "wire" {
+				all = append(all, c.Incarnation)
+			}
+		}
+		return all
+	}
+	eventually(t, func() bool { return len(there()) == 1 }, "one is forgotten")
+	require.Equal(t, []uint64{silent.hello.Incarnation}, there())
+	p := m.client("producer")
+	p.do(order{Do: "cycle", Name: "pose", Prims: []int{1}, Bytes: large, Device: "cuda:0", Ordinal: 5, Value: 1, Count: 5, Sync: "stream"})
+	require.Equal(t, []uint64{silent.hello.Incarnation}, there())
+	for _, a := range m.gpu().Arenas {
+		if a.Owner == silent.hello.Incarnation {
+			require.False(t, a.Retired, "nobody else gets its staging")
+			return
+		}
+	}
+	t.Fatal("its staging is gone")
 }
 
 // A device that is full is named, with how much is free there.

@@ -106,6 +106,26 @@ func TestBrokerThatIsKilledLosesItsDevicesAlone(t *testing.T) {
 	}
 }
 
+// Rule C5: of two devices that nobody has shown to reach each other, what lies on one is read on the other, by one copy
+// that everybody gets.
+func TestBrokerCopiesBetweenDevices(t *testing.T) {
+	needsEmulation(t)
+	m := start(t, "CUDAEMU_DEVICES=2")
+	require.Len(t, m.description().GPU.Devices, 2)
+	p, r := m.client("producer"), m.client("reader")
+	p.do(order{Do: "cycle", Name: "pose", Prims: []int{1, 2, 3}, Bytes: large, Device: "cuda:1", Ordinal: 1, Value: 10, Count: 2, Sync: "stream"})
+	for range 2 {
+		got := r.do(order{Do: "read", Name: "pose", Prims: []int{1, 2, 3}, Device: "cuda:0"})
+		require.Equal(t, []int{11, 12, 13}, got.Rows)
+		require.Equal(t, "cuda:0", got.Device)
+	}
+	require.Equal(t, []int{11, 12, 13}, r.do(order{Do: "read", Name: "pose", Prims: []int{1, 2, 3}, Device: "cpu"}).Rows)
+	d := m.description()
+	require.EqualValues(t, 3*large, d.GPU.Devices[0].Memory.Mirrors)
+	require.EqualValues(t, 3*large, d.Memory.Mirrors)
+	require.Contains(t, m.program("info"), "copies of what lies elsewhere")
+}
+
 // Two brokers serve one device side by side: nothing of it is a broker's own but what it allocated.
 func TestTwoBrokersOnOneDevice(t *testing.T) {
 	one := start(t)

@@ -21,6 +21,14 @@ type wire struct {
 	hello  protocol.HelloReply
 	ring   *ring.Client
 	lastOp uint64
+	drop   []func() error
+}
+
+// leave closes everything that the session gave: its lock is free then, and the process goes on.
+func (w *wire) leave() {
+	for _, drop := range append(w.drop, w.conn.Close) {
+		_ = drop()
+	}
 }
 
 func packed(v any) []byte {
@@ -47,7 +55,7 @@ func (m *machine) attach() *wire {
 	conn, err := shm.Dial(filepath.Join(m.RuntimeDir, shm.AttachSocket))
 	require.NoError(m.t, err)
 	w := &wire{t: m.t, conn: conn}
-	m.t.Cleanup(func() { _ = conn.Close() })
+	m.t.Cleanup(w.leave)
 	hello := protocol.HelloRequest{Features: ^uint64(0)}
 	hello.Header = headerOf(protocol.MessageHelloRequest, binary.Size(hello))
 	copy(hello.Name[:], "wire")
@@ -61,7 +69,7 @@ func (m *machine) attach() *wire {
 	for i, size := range []uint64{w.hello.ChannelBytes, w.hello.DirectoryBytes, w.hello.DoorbellBytes} {
 		maps[i], err = shm.Map(files[i], size, i != 1)
 		require.NoError(m.t, err)
-		m.t.Cleanup(func() { _ = maps[i].Close(); _ = files[i].Close() })
+		w.drop = append(w.drop, maps[i].Close, files[i].Close)
 	}
 	layout, _, err := ring.ReadHeader(maps[0].Bytes())
 	require.NoError(m.t, err)

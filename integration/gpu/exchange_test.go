@@ -117,16 +117,16 @@ func TestStagingElsewhere(t *testing.T) {
 	}
 }
 
-// A new attribute lies where its first writer's tensor, or its session's Device, says; a write to one that exists goes
-// where that lies (rule C5; behaviour 302).
+// A new attribute lies where its first write, or session, says, and on the host where none does; a write to one that
+// exists goes where that lies, wherever the values come from (rule C5; behaviour 302).
 func TestWhereAttributesLie(t *testing.T) {
 	m := start(t)
 	p := m.client("client")
 	p.do(order{Do: "declare", Name: "host", Bytes: rowBytes})
 	for _, c := range []struct {
-		name, from, lies string
-	}{{"new", "cuda:0", "cuda:0"}, {"host", "cuda:0", "cpu"}, {"plain", "host", "cpu"}} {
-		p.do(order{Do: "write", Name: c.name, Prims: prims(3), Bytes: rowBytes, Value: 3, Ordinal: 1, From: c.from, Sync: map[bool]string{true: "event"}[c.from != "host"]})
+		name, from, device, lies string
+	}{{"a", "cuda:0", "cuda:0", "cuda:0"}, {"b", "host", "cuda:0", "cuda:0"}, {"c", "cuda:0", "", "cpu"}, {"host", "cuda:0", "", "cpu"}, {"d", "host", "", "cpu"}} {
+		p.do(order{Do: "write", Name: c.name, Device: c.device, Prims: prims(3), Bytes: rowBytes, Value: 3, Ordinal: 1, From: c.from, Sync: map[bool]string{true: "event"}[c.from != "host"]})
 		p.do(order{Do: "seal", Name: c.name, Ordinal: 1})
 		got := p.do(order{Do: "read", Name: c.name, Prims: prims(3)})
 		require.Equal(t, rows(3, 3), got.Rows, c.name)
@@ -147,7 +147,7 @@ func TestMirrors(t *testing.T) {
 	producer.do(order{Do: "write", Name: "host", Prims: prims(4), Bytes: rowBytes, Value: 20, Ordinal: 1, From: "host"})
 	producer.do(order{Do: "seal", Name: "host", Ordinal: 1})
 	require.False(t, producer.do(order{Do: "loaded"}).Loaded, "a producer of host memory loads no driver")
-	producer.do(order{Do: "write", Name: "device", Prims: prims(4), Bytes: rowBytes, Value: 10, Ordinal: 1, From: "cuda:0", Sync: "stream"})
+	producer.do(order{Do: "write", Name: "device", Prims: prims(4), Bytes: rowBytes, Value: 10, Ordinal: 1, From: "cuda:0", Device: "cuda:0", Sync: "stream"})
 	producer.do(order{Do: "seal", Name: "device", Ordinal: 1})
 
 	got := plain.do(order{Do: "read", Name: "device", Prims: prims(4), Device: "cpu"})
@@ -173,7 +173,7 @@ func TestMirrors(t *testing.T) {
 func TestGroupsAsDLPackAndForTheHost(t *testing.T) {
 	m := start(t)
 	p := m.client("client")
-	p.do(order{Do: "write", Name: "x", Prims: prims(4), Bytes: rowBytes, Value: 10, Ordinal: 1, From: "cuda:0", Sync: "stream"})
+	p.do(order{Do: "write", Name: "x", Prims: prims(4), Bytes: rowBytes, Value: 10, Ordinal: 1, From: "cuda:0", Device: "cuda:0", Sync: "stream"})
 	p.do(order{Do: "seal", Name: "x", Ordinal: 1})
 	p.do(order{Do: "read", Name: "x", Prims: []int{1, 2}})
 	require.Equal(t, "cuda:0", p.do(order{Do: "dlpack", Name: "x"}).Device)

@@ -63,7 +63,7 @@ func TestF4F5F8OneImportForEachArena(t *testing.T) {
 	producer, reader := m.client("producer"), m.client("reader")
 	names := []string{"a", "b", "c", "d", "e"}
 	for n, name := range names {
-		producer.do(order{Do: "write", Name: name, Prims: prims(4), Bytes: rowBytes, Value: 10 * n, Ordinal: 1, From: "cuda:0", Sync: "stream"})
+		producer.do(order{Do: "write", Name: name, Prims: prims(4), Bytes: rowBytes, Value: 10 * n, Ordinal: 1, From: "cuda:0", Device: "cuda:0", Sync: "stream"})
 	}
 	producer.do(order{Do: "seal", Ordinal: 1})
 	pointers := map[uint64]bool{}
@@ -89,7 +89,7 @@ func TestF4F5F8OneImportForEachArena(t *testing.T) {
 func TestF6F7TensorsOfClientsAreCopiedAndNeverExported(t *testing.T) {
 	m := start(t)
 	producer, reader := m.client("producer"), m.client("reader")
-	producer.do(order{Do: "write", Name: "x", Prims: prims(4), Bytes: rowBytes, Value: 3, Ordinal: 1, From: "cuda:0", Sync: "stream"})
+	producer.do(order{Do: "write", Name: "x", Prims: prims(4), Bytes: rowBytes, Value: 3, Ordinal: 1, From: "cuda:0", Device: "cuda:0", Sync: "stream"})
 	producer.do(order{Do: "seal", Name: "x", Ordinal: 1})
 	require.Equal(t, rows(3, 4), reader.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
 	if driver.emulated {

@@ -58,7 +58,7 @@ func TestADeviceThatTheBrokerDoesNotServe(t *testing.T) {
 	p := m.client("client")
 	p.refused(order{Do: "declare", Name: "x", Bytes: rowBytes, Device: "cuda:1"}, "NOT_SUPPORTED", "cuda:1", "GPU-", "callboard info")
 	p.refused(order{Do: "write", Name: "x", Prims: prims(2), Bytes: rowBytes, Ordinal: 1, From: "cuda:1"}, "NOT_SUPPORTED", "cuda:1", "GPU-")
-	p.do(order{Do: "write", Name: "x", Prims: prims(2), Bytes: rowBytes, Ordinal: 1, From: "cuda:0", Value: 4, Sync: "stream"})
+	p.do(order{Do: "write", Name: "x", Prims: prims(2), Bytes: rowBytes, Ordinal: 1, From: "cuda:0", Device: "cuda:0", Value: 4, Sync: "stream"})
 	p.do(order{Do: "seal", Name: "x", Ordinal: 1})
 	require.Equal(t, rows(4, 2), p.do(order{Do: "read", Name: "x", Prims: prims(2)}).Rows)
 }

@@ -445,6 +445,9 @@ func writeRows(p *part, ctx context.Context, o order) (r report, err error) {
 	}
 	rows := len(o.Prims)
 	options := callboard.WriteOptions{Ordinal: o.Ordinal, RowShape: []uint64{uint64(o.Bytes)}}
+	if options.Device, err = deviceOf(o.Device); err != nil {
+		return r, err
+	}
 	if o.Take != nil {
 		s := callboard.Selection{Count: callboard.AllPrims}
 		for _, i := range o.Take {

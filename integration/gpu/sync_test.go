@@ -54,7 +54,7 @@ func TestWritesWaitForTheirTensor(t *testing.T) {
 	producer := m.client("producer", "CUDAEMU_DELAY_US=50000")
 	reader := m.client("reader")
 	for n, sync := range []string{"stream", "event", "both"} {
-		producer.do(order{Do: "write", Name: "x", Prims: prims(2), Bytes: rowBytes, Value: 10 * n, Ordinal: uint64(n + 1), From: "cuda:0", Sync: sync})
+		producer.do(order{Do: "write", Name: "x", Prims: prims(2), Bytes: rowBytes, Value: 10 * n, Ordinal: uint64(n + 1), From: "cuda:0", Device: "cuda:0", Sync: sync})
 		producer.do(order{Do: "seal", Name: "x", Ordinal: uint64(n + 1)})
 		require.Equal(t, rows(10*n, 2), reader.do(order{Do: "read", Name: "x", Prims: prims(2)}).Rows, "sync %s", sync)
 	}

@@ -32,10 +32,20 @@ cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *erro
     cbd_status status = cbdc_enter(device_id, error);
     if (status == CBD_STATUS_OK) {
         status = cbdc_own_stream(device_id, &own, error);
-        cbdc_leave();
+        if (status == CBD_STATUS_OK)
+            cbdc_keep(device_id, 1);
+        cbdc_leave(device_id);
     }
     *stream = (uint64_t)(uintptr_t)own;
     return status;
+}
+
+void cbd_cuda_stream_release(uint32_t device_id)
+{
+    if (cbdc_enter(device_id, NULL) != CBD_STATUS_OK)
+        return; /* a forked child, whose stream it never was */
+    cbdc_keep(device_id, -1);
+    cbdc_leave(device_id);
 }
 
 cbd_status cbd_cuda_device_of(const void *data, uint32_t *device_id, cbd_error *error)

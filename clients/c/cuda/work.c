@@ -116,7 +116,7 @@ cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error)
     if (status != CBD_STATUS_OK)
         return status;
     CUresult code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
-    cbdc_leave();
+    cbdc_leave(0);
     if (code != 0 || device < 0)
         return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the driver knows of no memory at %p: is it of the host?", data);
     *ordinal = (uint32_t)device;

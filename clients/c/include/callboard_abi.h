@@ -149,7 +149,9 @@ extern "C" {
 /* CBD_SEGMENT_CLIENT: one client incarnation writes (its staging); others map it read-only. */
 #define CBD_SEGMENT_CLIENT 2u
 /* CBD_SEGMENT_SHARED: staging of sessions of several groups; besides the owner who has
- * claimed a group writes there (rule M2). No version ever lies in one. */
+ * claimed a group writes there (rule M2). No version ever lies in one. Copies of versions of
+ * devices (rule C5) do, in segments without an owner, which only the broker writes: no
+ * recovery uses such a segment again. */
 #define CBD_SEGMENT_SHARED 3u
 /* CBD_SEGMENT_ON_DEVICE, together with one of them: an arena of device memory, which is
  * imported and not mapped. It has no cbd_abi_region_header (rule C1). */

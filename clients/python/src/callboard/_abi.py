@@ -134,7 +134,9 @@ SEGMENT_BROKER: Final = 1
 # SEGMENT_CLIENT: one client incarnation writes (its staging); others map it read-only.
 SEGMENT_CLIENT: Final = 2
 # SEGMENT_SHARED: staging of sessions of several groups; besides the owner who has
-# claimed a group writes there (rule M2). No version ever lies in one.
+# claimed a group writes there (rule M2). No version ever lies in one. Copies of
+# versions of devices (rule C5) do, in segments without an owner, which only the broker
+# writes: no recovery uses such a segment again.
 SEGMENT_SHARED: Final = 3
 # SEGMENT_ON_DEVICE, together with one of them: an arena of device memory, which is
 # imported and not mapped. It has no RegionHeader (rule C1).

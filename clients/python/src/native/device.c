@@ -85,13 +85,15 @@ PyObject *sync_object(const cbd_cuda_sync *sync)
     return PyObject_CallFunction(native.cuda_sync, "KK", (unsigned long long)sync->stream, (unsigned long long)sync->wait_event);
 }
 
-int stream_for(uint32_t device_id, uint64_t *stream)
+int stream_for(struct input *input, uint32_t device_id, uint64_t *stream)
 {
     cbd_error error;
     cbd_status status;
     Py_BEGIN_ALLOW_THREADS /* the first call loads the driver and makes a context */
     status = cbd_cuda_stream(device_id, stream, &error);
     Py_END_ALLOW_THREADS
+    input->has_stream = status == CBD_STATUS_OK;
+    input->stream_device = device_id;
     if (status != CBD_STATUS_OK)
         raise_error(status, &error);
     return status == CBD_STATUS_OK ? 0 : -1;

@@ -173,6 +173,8 @@ struct input {
     bool versioned;
     void *gathered;     /* a copy of the buffer, row-major */
     cbd_tensor *folded; /* a copy whose trailing dimensions became lanes */
+    bool has_stream;    /* the C client's own of the tensor's device, which its producer has put work before */
+    uint32_t stream_device;
     cbd_cuda_sync sync; /* in: what the caller gave; out: what the data of a tensor on a GPU waits for */
 };
 
@@ -292,8 +294,8 @@ void dlpack_give_back(struct input *input);
 PyObject *view_cuda_array_interface(PyObject *self, void *closure);
 /* Fills the tensor of an object that offers the interface: 1 done, 0 it does not, -1 with an exception. */
 int cuda_array_take(PyObject *from, struct input *input);
-/* The library's own stream of a device. 0, or -1 with an exception. */
-int stream_for(uint32_t device_id, uint64_t *stream);
+/* The C client's own stream of a device, held until input_close. 0, or -1 with an exception. */
+int stream_for(struct input *input, uint32_t device_id, uint64_t *stream);
 
 /* Sets View.__dlpack_c_exchange_api__. */
 int exchange_offer(void);

@@ -186,7 +186,7 @@ static int from_gpu(struct input *input, PyObject *from, long id)
         raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on GPU %ld: expected a number from 0 on", id);
         return -1;
     }
-    PyObject *method = stream == 0 && stream_for((uint32_t)id, &stream) < 0 ? NULL : PyObject_GetAttrString(from, "__dlpack__");
+    PyObject *method = stream == 0 && stream_for(input, (uint32_t)id, &stream) < 0 ? NULL : PyObject_GetAttrString(from, "__dlpack__");
     if (method == NULL)
         return -1;
     PyObject *capsule = call_with(method, Py_BuildValue("{s:K,s:(ii)}", "stream", (unsigned long long)stream, "max_version", 1, 3));
@@ -352,7 +352,7 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 {
     memset(&input->tensor, 0, sizeof input->tensor);
     input->shape = input->few;
-    input->has_buffer = input->versioned = false;
+    input->has_buffer = input->versioned = input->has_stream = false;
     input->managed = input->gathered = NULL;
     input->folded = NULL;
 
@@ -438,12 +438,17 @@ void input_close(struct input *input)
         PyBuffer_Release(&input->buffer);
     if (input->managed != NULL)
         dlpack_give_back(input);
+    if (input->has_stream) {
+        Py_BEGIN_ALLOW_THREADS /* its context may go with it */
+        cbd_cuda_stream_release(input->stream_device);
+        Py_END_ALLOW_THREADS
+    }
     PyMem_Free(input->gathered);
     cbd_tensor_free(input->folded);
     if (input->shape != input->few)
         PyMem_Free(input->shape);
     input->shape = input->few;
-    input->has_buffer = false;
+    input->has_buffer = input->has_stream = false;
     input->gathered = NULL;
     input->folded = NULL;
     PyErr_Restore(type, value, traceback);
