@@ -34,6 +34,7 @@ type order struct {
 	Mask            []int  // of a write: the prims that it is for
 	Take            []int  // of a write: from which row each prim takes
 	Sync            string // "stream", "event", "both", "default"; "" is none
+	Groups          uint64 // of a map: rows of each of several groups
 	Init            string // of a map: "zero", "current"
 	From            string // of a write: "host", or "cuda:0" for memory of the client's own
 	Async           bool   // of a commit or write: the op is waited for by "wait"
@@ -338,7 +339,7 @@ func mapRows(p *part, ctx context.Context, o order) (r report, err error) {
 	if err != nil {
 		return r, err
 	}
-	options := callboard.MapOptions{Ordinal: o.Ordinal}
+	options := callboard.MapOptions{Ordinal: o.Ordinal, GroupRows: o.Groups}
 	if o.Bytes > 0 {
 		options.DType, options.RowShape = tensor.Uint8, []uint64{uint64(o.Bytes)}
 	}
