@@ -18,11 +18,13 @@ import (
 // gone tells whether the version's rows went with another life of the broker.
 func (v *version) gone() bool { return v.block.arena != nil && v.block.arena.space == nil } // a recovery has put no other into an arena yet
 
-// gone is how many of the column's oldest versions are gone: all that lay on a device when
-// the broker began.
+// gone is how many of the column's oldest versions there are up to the last one that is
+// gone. One without rows may be among them: it lay nowhere.
 func (c *column) gone() (n int) {
-	for c.onDevice() && n < len(c.versions) && c.versions[n].gone() {
-		n++
+	if !c.onDevice() {
+		return 0
+	}
+	for n = len(c.versions); n > 0 && !c.versions[n-1].gone(); n-- {
 	}
 	return n
 }

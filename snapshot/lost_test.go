@@ -186,6 +186,30 @@ func TestOneSealShowsWhatIsLost(t *testing.T) {
 	h.checkBooks()
 }
 
+// TestGoneOnBothSidesOfNone: rule B3. A version without rows lies nowhere, and stays among
+// others that are gone; nobody begins to read those before it nor those after it.
+func TestGoneOnBothSidesOfNone(t *testing.T) {
+	for _, seal := range []bool{true, false} { // the first epoch of the new life is a seal's; or two lives show none
+		h := lostStage(t)
+		h.delete(4, queryOf(h.prims...), "a")
+		h.seal(4, protocol.ScopeAll)
+		require.NoError(t, h.write4("a", 5, h.prims, "xyz", all))
+		h.seal(5, protocol.ScopeAll)
+		h.again(true)
+		if !seal {
+			h.store.PinsComplete()
+			h.again(true)
+		}
+		h.seal(6, protocol.ScopeInclude, "host")
+		for ordinal := uint64(1); ordinal <= 5; ordinal++ {
+			requireStatus(t, protocol.StatusOutOfRange, h.asOf(0, ordinal))
+		}
+		require.Equal(t, "...", h.valuesAt("a", h.prims))
+		require.Len(t, h.births("a"), 1, "nobody keeps them")
+		h.checkBooks()
+	}
+}
+
 // TestADeviceThatComesLater: a broker that begins without a device may get it later; then
 // what lay there is written as before.
 func TestADeviceThatComesLater(t *testing.T) {

@@ -59,9 +59,6 @@ func Recover(c Config, root []byte, memory *Memory, segments []*Segment) (*Recov
 func (s *Store) PinsComplete() {
 	s.pinsUnknown = false
 	_ = s.ShowLost() // else the first seal does
-	for _, c := range s.columns {
-		s.closeGone(c)
-	}
 	s.reclaim(false)
 }
 
@@ -191,6 +188,7 @@ func (r *recovery) apply() *Recovered {
 		s.writeNotes()
 	}
 	for _, c := range s.columns {
+		s.closeGone(c) // another life may have been ended between the epoch and this
 		s.noteExcess(c)
 		out.Versions += len(c.versions)
 	}
