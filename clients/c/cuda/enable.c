@@ -48,6 +48,24 @@ void cbd_cuda_stream_release(uint32_t device_id)
     cbdc_leave(device_id);
 }
 
+cbd_status cbd_cuda_clone(const void *data, uint64_t bytes, uint32_t device_id, void **copy, cbd_error *error)
+{
+    if (data == NULL || bytes == 0 || copy == NULL)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "expected data, its bytes and a place for the copy, got %p, %llu and %p", data,
+                         (unsigned long long)bytes, (void *)copy);
+    *copy = NULL;
+    return cbdc_clone(data, bytes, device_id, copy, error);
+}
+
+void cbd_cuda_free(void *copy, uint32_t device_id)
+{
+    if (copy == NULL || cbdc_enter(device_id, NULL) != CBD_STATUS_OK)
+        return; /* of a forked child's parent, or of a driver that is gone */
+    (void)cbdc_driver.memory_free((CUdeviceptr)(uintptr_t)copy);
+    cbdc_keep(device_id, -1);
+    cbdc_leave(device_id);
+}
+
 cbd_status cbd_cuda_device_of(const void *data, uint32_t *device_id, cbd_error *error)
 {
     if (device_id == NULL)

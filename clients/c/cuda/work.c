@@ -109,6 +109,44 @@ cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, 
                      device_type, data, type == TYPE_DEVICE ? "memory of GPU" : "pinned memory of the host, of GPU", device);
 }
 
+/* Within enter and leave. */
+static CUresult clone(const void *data, uint64_t bytes, CUstream stream, CUdeviceptr *copy, const char **function)
+{
+    *function = "cuMemAlloc";
+    CUresult code = cbdc_driver.memory_alloc(copy, bytes);
+    if (code != 0)
+        return code;
+    *function = "cuMemcpyDtoDAsync";
+    code = cbdc_driver.copy(*copy, (CUdeviceptr)(uintptr_t)data, bytes, stream);
+    if (code == 0) {
+        *function = "cuStreamSynchronize";
+        code = cbdc_driver.stream_synchronize(stream);
+    }
+    if (code != 0)
+        (void)cbdc_driver.memory_free(*copy);
+    return code;
+}
+
+cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void **copy, cbd_error *error)
+{
+    CUstream stream;
+    CUdeviceptr made = 0;
+    const char *function = "";
+    CUresult code = 0;
+    cbd_status status = cbdc_enter(ordinal, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbdc_own_stream(ordinal, &stream, error);
+    if (status == CBD_STATUS_OK)
+        code = clone(data, bytes, stream, &made, &function);
+    if (status == CBD_STATUS_OK && code == 0) {
+        *copy = (void *)(uintptr_t)made;
+        cbdc_keep(ordinal, 1);
+    }
+    cbdc_leave(ordinal);
+    return code == 0 ? status : cbdc_refused(error, function, code);
+}
+
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error)
 {
     int device = -1;

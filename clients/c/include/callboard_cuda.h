@@ -39,6 +39,12 @@ CBD_API cbd_status cbd_cuda_device_count(uint32_t *count, cbd_error *error);
 CBD_API cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *error);
 CBD_API void cbd_cuda_stream_release(uint32_t device_id);
 
+/* A private copy of bytes on a GPU, in memory of this process there; it is made when this returns. *copy is the caller's:
+ * cbd_cuda_free, on any thread. Nobody waits here for what writes the data, which for sealed rows is nothing. INVALID_ARGUMENT,
+ * NOT_SUPPORTED, OUT_OF_MEMORY. */
+CBD_API cbd_status cbd_cuda_clone(const void *data, uint64_t bytes, uint32_t device_id, void **copy, cbd_error *error);
+CBD_API void cbd_cuda_free(void *copy, uint32_t device_id);
+
 /* The device whose memory this address is in. INVALID_ARGUMENT: it is in none that the driver knows of. */
 CBD_API cbd_status cbd_cuda_device_of(const void *data, uint32_t *device_id, cbd_error *error);
 

@@ -53,13 +53,18 @@ void *view_export(const View *view, bool versioned, uint32_t flags)
     return versioned ? (void *)with_version : (void *)without;
 }
 
-PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
+/* Takes the tensor; NULL is passed on. */
+static PyObject *capsule_of(void *managed, bool versioned)
 {
-    void *managed = view_export(view, versioned, flags);
     PyObject *capsule = managed == NULL ? NULL : PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
     if (capsule == NULL && managed != NULL)
         give_back(managed, versioned);
     return capsule;
+}
+
+PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
+{
+    return capsule_of(view_export(view, versioned, flags), versioned);
 }
 
 bool is_pair(PyObject *from, long *first, long *second)
@@ -115,6 +120,30 @@ static PyObject *host_capsule(const View *view, bool versioned)
     return capsule;
 }
 
+/* A copy where the view lies, on a GPU, in memory that is the consumer's own. */
+static PyObject *device_copy(const View *view, bool versioned)
+{
+    int64_t shape[CBD_NDIM_MAX];
+    void *memory = NULL;
+    cbd_error error;
+    cbd_status status = CBD_STATUS_OK;
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape[i];
+    Py_BEGIN_ALLOW_THREADS
+    if (view->length_bytes > 0)
+        status = cbd_cuda_clone(view->data, (uint64_t)view->length_bytes, view->device_id, &memory, &error);
+    Py_END_ALLOW_THREADS
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    View *copied = view_on(view_new(lease_of_clone(memory, view->device_id), memory, false, view->code, view->bits, view->ndim, shape),
+                           view->device_type, view->device_id);
+    void *managed = copied == NULL ? NULL : view_export(copied, versioned, 0);
+    Py_XDECREF((PyObject *)copied);
+    if (managed != NULL && versioned)
+        ((cbd_dlpack_versioned *)managed)->flags |= CBD_DLPACK_COPY;
+    return capsule_of(managed, versioned);
+}
+
 static PyObject *refuse_place(const View *view, long type, long id)
 {
     if (view->device_type == CBD_DEVICE_CPU)
@@ -135,7 +164,7 @@ PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     PyObject *max_version = values[0], *device = values[1], *copy = values[2], *stream = values[3];
     const View *view = (const View *)self;
     long first, second;
-    bool here = true, on_device = view->device_type != CBD_DEVICE_CPU;
+    bool here = true;
     if (check_stream(view, stream) < 0)
         return NULL;
     if (max_version != Py_None && !is_pair(max_version, &first, &second)) {
@@ -162,18 +191,14 @@ PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     }
     if (!here)
         return host_capsule(view, versioned);
-    if (copy == Py_True && on_device) {
-        PyErr_Format(PyExc_BufferError, "the data is on device (2, %u), and nothing is copied there: take it as it is, and copy it by the library that "
-                                        "takes it", (unsigned)view->device_id);
-        return NULL;
-    }
+    if (copy == Py_True && view->device_type != CBD_DEVICE_CPU)
+        return device_copy(view, versioned);
     if (copy == Py_True)
         return view_capsule(view, versioned, CBD_DLPACK_COPY);
     if (view->readonly && !versioned) {
         PyErr_SetString(PyExc_BufferError,
-                        on_device ? "this data is read-only, and a legacy capsule cannot say so: ask with max_version=(1, 0)"
-                                  : "this data is read-only, and a legacy capsule cannot say so: ask with max_version=(1, 0), or "
-                                    "with copy=True");
+                        "this data is read-only, and a legacy capsule cannot say so: ask with max_version=(1, 0), or "
+                        "with copy=True");
         return NULL;
     }
     return view_capsule(view, versioned, view->readonly ? CBD_DLPACK_READ_ONLY : 0);

@@ -223,6 +223,8 @@ struct lease *lease_of_pin(cbd_pin *pin);
 struct lease *lease_of_staging(struct staging *staging);
 /* Of a group that was read, which it takes. */
 struct lease *lease_of_group(const cbd_read_group *group);
+/* Of a private copy on a GPU, which it takes, also when it fails; NULL memory: of nothing. */
+struct lease *lease_of_clone(void *memory, uint32_t device_id);
 struct lease *lease_of_memory(void *memory); /* takes malloc'd memory, also when it fails */
 /* Of a tensor that another library made; takes it where it does not fail. */
 struct lease *lease_of_managed(cbd_dlpack_versioned *managed);

@@ -489,7 +489,7 @@ static PyMethodDef view_methods[] = {
      "or copy=True, else BufferError: the legacy capsule could not say that it is read-only.\n"
      "stream: None in host memory. On a GPU None, 1, 2, -1 or a stream's handle, and no 0; there is nothing to wait for: what is\n"
      "sealed is complete. dl_device: where the data lies, or (1, 0) for what was read on a GPU: that is a copy, by way of\n"
-     "the broker's. Nothing is copied within a GPU: copy=True is a BufferError there."},
+     "the broker's. copy=True of what lies on a GPU is a copy there, in memory of this process, made when this returns."},
     {"__dlpack_device__", view_dlpack_device, METH_NOARGS,
      "__dlpack_device__($self)\n--\n\n(1, 0): host memory; (2, number): a GPU, by the number that this process has for it."},
     {"__array__", (PyCFunction)(void (*)(void))view_as_array, METH_VARARGS | METH_KEYWORDS,
