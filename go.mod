@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/ebitengine/purego v0.11.3
-	github.com/edsrzf/mmap-go v1.2.0
 	github.com/jedib0t/go-pretty/v6 v6.9.2
 	github.com/nats-io/nats-server/v2 v2.15.3
 	github.com/nats-io/nats.go v1.55.0

@@ -45,7 +45,6 @@ var free = []string{"integration", "bench", "examples", "clients/conformance"}
 var homes = map[string][]string{
 	"golang.org/x/sys":           {"shm", "cudaipc"},
 	"github.com/nats-io/":        {"control", "broker", "integration", "examples"},
-	"github.com/edsrzf/mmap-go":  {"shm"},
 	"github.com/ebitengine/":     {"cudaipc"},
 	"github.com/spf13/cobra":     {"cmd"},
 	"github.com/jedib0t/go-pret": {"cmd", "bench", "examples"},

@@ -49,7 +49,7 @@ type promise struct {
 
 func costCases(quick bool) []costCase {
 	if quick {
-		return []costCase{{"runs", 1 << 20, 64 << 10, 5, 1}, {"random", 10_000, 500, 5, inARow}, {"append", 100, 0, 1, 1}, {"delete", 100, 0, 1, 1}}
+		return []costCase{{"runs", 1 << 20, 64 << 10, 5, 1}, {"random", 10_000, 500, 5, inARow}, {"same", 10_000, 500, 5, 1}, {"append", 100, 0, 1, 1}, {"delete", 100, 0, 1, 1}}
 	}
 	cases := []costCase{}
 	for _, pace := range []int{1, inARow} {
@@ -57,7 +57,7 @@ func costCases(quick bool) []costCase {
 			cases = append(cases, costCase{"runs", 16 << 20, changed, 100, pace}, costCase{"runs", 256 << 20, changed, 100, pace})
 		}
 		for _, changed := range []int{1000, 10_000, 100_000} {
-			cases = append(cases, costCase{"random", 1_000_000, changed, 100, pace})
+			cases = append(cases, costCase{"random", 1_000_000, changed, 100, pace}, costCase{"same", 1_000_000, changed, 100, pace})
 		}
 	}
 	for _, prims := range []int{10, 100, 1000, 10_000, 100_000} {
@@ -144,6 +144,8 @@ func promises(results []costResult) (all []promise) {
 			}
 		case "random":
 			all = append(all, promise{fmt.Sprintf("%d of %d random rows of 12 B, %s: unmap and seal at most 3 × a scatter in C", r.Changed, r.Size, r.pace()), r.Ratio.Median, 3})
+		case "same":
+			all = append(all, promise{fmt.Sprintf("the same %d of %d random rows of 12 B, %s: unmap and seal at most 3 × a scatter in C", r.Changed, r.Size, r.pace()), r.Ratio.Median, 3})
 		case "append", "delete":
 			if few := find(r.costCase, 1000); few != nil && r.Size == 100_000 {
 				all = append(all, promise{fmt.Sprintf("%s of 100 000 prims: at most 2 × as much for each as of 1000", r.Way),
@@ -194,8 +196,8 @@ Written by %[1]s
 %[2]d CPUs (%[3]s), Linux %[4]s, %[5]s, %[6]s; load before the run: %[7]s. Broker and client run on one CPU.
 
 Rows of a column that exists are mapped, filled, unmapped and sealed; beside it, at the same pace, a plain loop in C moves as many
-bytes between arrays of its own: memcpy for runs of rows of 4 KiB, a scatter for random rows of 12 bytes. Appended prims are written
-first and sealed once; of as many, half are deleted, in operations and seals of a thousandth each. Figures are medians of the
+bytes between arrays of its own: memcpy for runs of rows of 4 KiB, a scatter for random rows of 12 bytes, of one of 16 sets in turn
+("random") or of one set again and again ("same"). Appended prims are written first and sealed once; of as many, half are deleted, in operations and seals of a thousandth each. Figures are medians of the
 repetitions, each the median of its rounds, with the extremes in brackets.
 
 With retain 1 a recycled block lags one version behind, with retain 4 four: all that changed meanwhile must be copied, too. A tick

@@ -74,6 +74,9 @@ func (b *Broker) grow(r snapshot.GrowRequest) {
 			return
 		}
 		b.ring()
+		if object != nil && r.Arena.Sort == protocol.SegmentBroker {
+			_ = object.mapping.Collapse() // faster stores and looks all over it; nothing depends on it
+		}
 	})
 }
 

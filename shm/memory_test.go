@@ -1,10 +1,12 @@
 package shm
 
 import (
+	"bytes"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,6 +127,27 @@ func TestMappingCloseTwiceAndUseAfterwards(t *testing.T) {
 	require.NoError(t, m.DontFork())
 	require.NoError(t, m.Populate(true))
 	require.ErrorIs(t, m.ProtectReadOnly(0, 4096), ErrBounds)
+}
+
+// Whatever the kernel says to huge pages: bytes stay as they are, seen through another mapping
+// too. Where it gives them, the object lies in them.
+func TestCollapseChangesNoByte(t *testing.T) {
+	const size = 3*hugePage + 4096
+	o := anyObject(t, size)
+	m, other := mapped(t, o, true), mapped(t, o, false)
+	b := m.Bytes()
+	for i := range b {
+		b[i] = byte(i >> 8)
+	}
+	want := slices.Clone(b)
+	err := m.Collapse()
+	require.True(t, bytes.Equal(want, b))
+	require.True(t, bytes.Equal(want, other.Bytes()))
+	b[hugePage] = 99
+	require.EqualValues(t, 99, other.Bytes()[hugePage])
+	require.NoError(t, m.Close())
+	require.NoError(t, m.Collapse(), "nothing is mapped any more")
+	t.Log("the kernel's answer:", err)
 }
 
 // GUARD (M1): a store into a protected page faults, its neighbour stays writable.

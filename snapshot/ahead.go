@@ -75,7 +75,7 @@ func (c *column) catchUpSpare(limit, budget uint64) (copied, cost uint64, lags b
 			return 0, 0, false // rows have moved; or who writes all of them does so again, and then nothing is needed
 		}
 	}
-	rows := c.changedRows(v.sequence, v.sequence-x.sequence, v.rows)
+	rows := c.changedRows(v.sequence, v.sequence-x.sequence, v.rows, nil)
 	if x.progress == (progress{}) && (rows == v.rows || costsAll(rows, v.rows, c.rowBytes)) {
 		x.progress.toward = v.sequence
 	}
@@ -128,7 +128,7 @@ func (p *catchUpPiece) copyRows(rows []uint32) {
 		return
 	}
 	if p.ordinal != 0 {
-		setOrdinals(p.ordinals, rows, p.ordinal)
+		tensor.FillRows(p.ordinals, rows, p.ordinal)
 		return
 	}
 	for _, row := range rows {

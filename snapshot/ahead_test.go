@@ -36,12 +36,21 @@ func newAhead(t testing.TB, config Config, n, rowBytes int) *aheadFixture {
 }
 
 // write writes rows and seals.
-func (f *aheadFixture) write(rows []int) {
-	f.ordinal++
+func (f *aheadFixture) write(rows []int) { f.writeQuery(f.query(rows), rows) }
+
+func (f *aheadFixture) query(rows []int) *Query {
 	q := NewQuery()
-	var payload []byte
 	for _, row := range rows {
 		q.Add(f.prims[row])
+	}
+	return q
+}
+
+// writeQuery writes the rows of q, which may have been written before, and seals.
+func (f *aheadFixture) writeQuery(q *Query, rows []int) {
+	f.ordinal++
+	var payload []byte
+	for _, row := range rows {
 		f.want[row], f.stamps[row] = byte(f.ordinal), f.ordinal
 		payload = append(payload, slices.Repeat([]byte{byte(f.ordinal)}, f.bytes)...)
 	}
@@ -122,7 +131,18 @@ func TestAPauseThatEndsEarly(t *testing.T) {
 			f := newAhead(t, Config{Retain: 1 + uint32(random.IntN(4)), CopyInlineBytes: 200 + uint64(random.IntN(2000))}, n, bytes)
 			pins := &pinSet{}
 			f.store.AddPins(pins)
+			var known []*Query // some of the writes are of the same rows again and again
+			var rowsOf [][]int
 			for range 300 {
+				if len(known) > 0 && random.IntN(2) == 0 {
+					again := random.IntN(len(known))
+					for range 1 + random.IntN(5) {
+						f.writeQuery(known[again], rowsOf[again])
+						for range random.IntN(3) {
+							f.store.CatchUp()
+						}
+					}
+				}
 				var rows []int
 				switch count := 1 + random.IntN(n/3); random.IntN(3) {
 				case 0:
@@ -135,7 +155,11 @@ func TestAPauseThatEndsEarly(t *testing.T) {
 				if random.IntN(20) == 0 {
 					rows = random.Perm(n) // all of them
 				}
-				f.write(rows)
+				q := f.query(rows)
+				f.writeQuery(q, rows)
+				if len(known) < 4 {
+					known, rowsOf = append(known, q), append(rowsOf, rows)
+				}
 				switch random.IntN(6) {
 				case 0: // a reader holds a version: its block must stay as it is
 					pins.pins = append(pins.pins, Pin{Epoch: f.store.Epoch(), Attribute: protocol.PinAll})
@@ -190,4 +214,34 @@ func TestCopyingAheadTakesNoMemory(t *testing.T) {
 		}
 	}))
 	require.Positive(t, worked)
+}
+
+// TestWhoWritesTheSameRowsAgainPaysForTheseOnly: rule O7. Rows that a commit overwrites anyway
+// are not caught up with, whatever share of the column they are and however many versions the
+// block is behind; who then writes others finds all that it needs.
+func TestWhoWritesTheSameRowsAgainPaysForTheseOnly(t *testing.T) {
+	const n, rowBytes = 1000, 64
+	for _, retain := range []uint32{1, 4} {
+		for _, count := range []int{5, 100, 600} {
+			t.Run(fmt.Sprintf("%d rows, retain %d", count, retain), func(t *testing.T) {
+				f := newAhead(t, Config{Retain: retain, CopyInlineBytes: 1 << 30}, n, rowBytes)
+				some, others := rand.Perm(n)[:count], rand.Perm(n)[:count]
+				q, r := f.query(some), f.query(others)
+				for range 3 {
+					copied := func(q *Query, rows []int) uint64 {
+						before := f.store.counters.CopiedBytes
+						f.writeQuery(q, rows)
+						return f.store.counters.CopiedBytes - before
+					}
+					for range 12 {
+						copied(q, some)
+					}
+					require.EqualValues(t, 2*count*rowBytes, copied(q, some), "captured, and put into the block")
+					require.Greater(t, copied(r, others), uint64(2*count*rowBytes), "the block is from before the last of these")
+					copied(r, others)
+				}
+				f.checkBooks()
+			})
+		}
+	}
 }

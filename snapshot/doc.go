@@ -103,9 +103,11 @@
 //     in shared memory between any two stores can be recovered from: all that was
 //     sealed, and of the seal on its way everything or nothing.
 //  7. What a seal copies is what changed: a reclaimed version's block is brought up to
-//     date by the rows that changed since, as far as the log reaches (rule O7); before
+//     date by the rows that changed since, as far as the log reaches (rule O7), but for
+//     versions that changed just the rows of a list that this one writes, too; before
 //     the seal, where the loop had nothing else to do. A block that is half-way there
 //     is still good for the version that it was of: only a seal makes it one again.
+//     A rowList is never written to again, so who has the same one has the same rows.
 //  8. A warm tick of Write or UnmapGroup and Seal of fixed columns takes no Go memory,
 //     and no system call but the wake.
 //  9. A data block is there while a version whose table may refer to it is (V8). When

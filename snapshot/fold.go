@@ -19,8 +19,8 @@ type fold struct {
 	pending  int        // how many of the column's pending captures it takes
 	captures []*capture // those, and one that is written in the same step
 	steps    []placed   // the rows of each capture; none where it is whole
-	rows     []uint32   // memory of their rows
-	places   []uint32   // and of their places
+	rows     []uint32   // memory of their rows, where they are of no list
+	places   []uint32   // and of their places, where those of the list will not do
 	plan     rowPlan
 	whole    int    // the last capture that is all rows there are then, in order; −1
 	first    int    // the first capture whose rows are put into the block; those before it do not matter
@@ -36,8 +36,9 @@ type fold struct {
 	ordinal  uint64 // of the base where it has no table
 	spare    spare  // block and ordinals of an older version, behind by behind versions
 	behind   uint64
-	last     uint64 // sequence of the base version
-	block    *Block // the new version's
+	last     uint64   // sequence of the base version
+	again    *rowList // rows that the last version wrote as well: what older ones made of them need not be caught up with
+	block    *Block   // the new version's
 	ordinals *Block
 	adopted  bool
 	copied   uint64
@@ -49,13 +50,28 @@ type fold struct {
 	cursorNext int
 }
 
-// placed is the part of fold.rows that a capture writes to. sorted: they are in another
-// order than the capture's prims, and fold.places from place on says which rows of its
-// bytes go there.
+// placed is which rows a capture writes to: those of a list, or else count of fold.rows. sorted:
+// they are in another order than the capture's prims, and the list's places, or those of
+// fold.places from place on, say which rows of its bytes go there.
 type placed struct {
 	first, count uint32
+	list         *rowList
 	sorted       bool
-	place        int
+	place        int // −1: the list's
+}
+
+func (f *fold) rowsOf(step *placed) []uint32 {
+	if step.list != nil {
+		return step.list.rows
+	}
+	return f.rows[step.first:][:step.count]
+}
+
+func (f *fold) placesOf(step *placed) []uint32 {
+	if step.place < 0 {
+		return step.list.places
+	}
+	return f.places[step.place:][:step.count]
 }
 
 // span is a run of rows.
@@ -86,18 +102,20 @@ func (f *fold) planFold() {
 			f.steps, f.whole, f.first, f.publish = append(f.steps, placed{}), 0, 1, true
 			continue
 		}
-		first := len(f.rows)
-		var places []uint32
+		step := placed{first: uint32(len(f.rows)), place: -1}
 		var whole, covers bool
-		f.rows, places, whole, covers = f.plan.place(k, f.rows)
-		f.steps = append(f.steps, placed{uint32(first), uint32(len(f.rows) - first), places != nil, len(f.places)})
-		if k.from == nil {
-			f.places = append(f.places, places...)
-		} else {
-			for _, place := range places {
-				f.places = append(f.places, k.from[place])
+		f.rows, step.list, whole, covers = f.plan.place(k, f.rows)
+		step.count = uint32(len(f.rows)) - step.first
+		if step.list != nil {
+			step.count, step.sorted = uint32(len(step.list.rows)), step.list.places != nil
+			if step.sorted && k.from != nil {
+				step.place = len(f.places)
+				for _, place := range step.list.places {
+					f.places = append(f.places, k.from[place])
+				}
 			}
 		}
+		f.steps = append(f.steps, step)
 		switch {
 		case whole:
 			f.whole, f.first, f.partial, f.fresh = i, i+1, false, false
@@ -162,6 +180,7 @@ func (f *fold) lease(s *Store, name string) error {
 		if !f.plan.compact {
 			f.spare, f.behind = f.column.takeSpare(s, need)
 			f.block = f.spare.block
+			f.again = f.rewritten()
 		}
 	}
 	if f.block == nil {
@@ -175,6 +194,40 @@ func (f *fold) lease(s *Store, name string) error {
 		}
 	}
 	return f.leaseOrdinals(s)
+}
+
+// rewritten is the list of rows that the last version wrote and this one writes again, as a
+// producer does who has the same prims in each tick; nil: there is none.
+func (f *fold) rewritten() *rowList {
+	if len(f.movedRows) > 0 {
+		return nil // where they are now must be known
+	}
+	list := f.column.log[f.last%logVersions].list
+	for i := f.first; list != nil && i < len(f.steps); i++ {
+		if f.steps[i].list == list {
+			return list
+		}
+	}
+	return nil
+}
+
+// only is the list that is all rows that change; nil: there is no such list.
+func (f *fold) only() (list *rowList) {
+	if len(f.movedRows) > 0 {
+		return nil
+	}
+	for i := f.first; i < len(f.steps); i++ {
+		if f.steps[i].count == 0 {
+			continue
+		}
+		if list != nil {
+			return nil
+		}
+		if list = f.steps[i].list; list == nil {
+			return nil
+		}
+	}
+	return list
 }
 
 // mayExtend tells whether later captures can be applied in the capture's own block. A
@@ -236,7 +289,7 @@ func (f *fold) cost() (bytes uint64) {
 	case f.plan.compact && f.whole < 0:
 		bytes = uint64(len(f.plan.live)) * f.rowBytes
 	case f.spare.block != nil:
-		bytes = f.column.changedRows(f.last, f.behind, f.baseRows) * f.rowBytes
+		bytes = f.column.changedRows(f.last, f.behind, f.baseRows, f.again) * f.rowBytes
 	default:
 		bytes = f.baseRows * f.rowBytes
 	}
@@ -274,13 +327,13 @@ func (f *fold) copy() {
 		ordinals = f.copyOrdinals()
 	}
 	for i := f.first; i < len(f.captures); i++ {
-		k, step := f.captures[i], f.steps[i]
+		k, step := f.captures[i], &f.steps[i]
 		if step.count == 0 {
 			continue
 		}
-		rows, from, all := f.rows[step.first:][:step.count], k.from, dst[:f.plan.total*f.rowBytes]
+		rows, from, all := f.rowsOf(step), k.from, dst[:f.plan.total*f.rowBytes]
 		if step.sorted {
-			from = f.places[step.place:][:step.count]
+			from = f.placesOf(step)
 		}
 		if !k.staged {
 			f.apply(all, k.bytes, f.rowBytes, rows, from)
@@ -290,7 +343,7 @@ func (f *fold) copy() {
 			}
 		}
 		if ordinals != nil && !fault.On(fault.RowOrdinalsStale) {
-			setOrdinals(ordinals, rows, k.ordinal)
+			tensor.FillRows(ordinals, rows, k.ordinal)
 		}
 	}
 }
@@ -301,7 +354,7 @@ func (f *fold) copyBase(dst []byte) {
 	case f.plan.compact && f.whole < 0:
 		f.apply(dst[:f.plan.total*f.rowBytes], src, f.rowBytes, nil, f.plan.live)
 	case f.spare.block != nil:
-		f.column.catchUp(f.last, f.behind, f.baseRows, f.rowBytes, dst, src)
+		f.column.catchUp(f.last, f.behind, f.baseRows, f.rowBytes, dst, src, f.again)
 	default:
 		copy(dst, src)
 	}
@@ -330,7 +383,7 @@ func (f *fold) copyOrdinals() []uint64 {
 			dst[i] = src[row]
 		}
 	case f.spare.ordinals != nil:
-		f.column.catchUpOrdinals(f.last, f.behind, f.baseRows, f.ordinals.Bytes, f.table.Bytes)
+		f.column.catchUpOrdinals(f.last, f.behind, f.baseRows, f.ordinals.Bytes, f.table.Bytes, f.again)
 	default:
 		copy(dst, slice[uint64](f.table.Bytes, 0, int(f.baseRows)))
 	}
@@ -343,16 +396,19 @@ func (f *fold) commit(s *Store, epoch uint64) *version {
 	f.plan.commit(s, c)
 	last := f.last
 	log := &c.log[(last+1)%logVersions]
-	log.begin(f.whole >= 0 || f.fresh || f.plan.compact || last == 0)
-	for i := f.first; i < len(f.captures); i++ {
-		if step := f.steps[i]; step.count > 0 {
-			log.add(f.rows[step.first:][:step.count], f.plan.total)
+	more := f.whole >= 0 || f.fresh || f.plan.compact || last == 0 // than rows of steps
+	log.begin(more)
+	if list := f.only(); list != nil && !more {
+		log.take(list, f.plan.total)
+	} else {
+		for i := f.first; i < len(f.steps); i++ {
+			log.add(f.rowsOf(&f.steps[i]), f.plan.total)
 		}
+		log.add(f.movedRows, f.plan.total)
 	}
 	if f.lowest == f.highest && len(f.movedRows) == 0 { // a row that moves keeps its ordinal
 		log.ordinal = f.highest
 	}
-	log.add(f.movedRows, f.plan.total)
 	v := c.newVersion()
 	*v = version{birth: epoch, death: protocol.Infinite, block: f.block, ordinals: f.ordinals, rows: f.plan.total, layoutBlock: c.layout.block.Hold(),
 		generation: c.layout.generation, lowest: f.lowest, highest: f.highest, sequence: last + 1, adopted: f.adopted, data: v.data[:0]}
@@ -414,6 +470,7 @@ func (f *fold) drop(s *Store) {
 
 func (f *fold) clear() {
 	clear(f.captures)
+	clear(f.steps)
 	*f = fold{captures: f.captures[:0], steps: f.steps[:0], rows: f.rows[:0], places: f.places[:0], movedRows: f.movedRows[:0], plan: f.plan}
 	f.plan.from, f.plan.join = nil, nil
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"callboard/fault"
+	"callboard/tensor"
 )
 
 // copyOnDevice is copy for a column whose rows lie on a device: the same copies, as one
@@ -22,17 +23,17 @@ func (f *fold) copyOnDevice() error {
 		ordinals = f.copyOrdinals()
 	}
 	for i := f.first; i < len(f.captures); i++ {
-		k, step := f.captures[i], f.steps[i]
+		k, step := f.captures[i], &f.steps[i]
 		if step.count == 0 {
 			continue
 		}
-		rows, from := f.rows[step.first:][:step.count], k.from
+		rows, from := f.rowsOf(step), k.from
 		if step.sorted {
-			from = f.places[step.place:][:step.count]
+			from = f.placesOf(step)
 		}
 		list.rows(f.block, k.block, f.rowBytes, rows, from)
 		if ordinals != nil && !fault.On(fault.RowOrdinalsStale) {
-			setOrdinals(ordinals, rows, k.ordinal)
+			tensor.FillRows(ordinals, rows, k.ordinal)
 		}
 	}
 	return list.run(f.device)
@@ -44,7 +45,7 @@ func (f *fold) listBase(list *copyList) {
 	case f.plan.compact && f.whole < 0:
 		list.rows(f.block, f.base, f.rowBytes, nil, f.plan.live)
 	case f.spare.block != nil:
-		f.column.listChanged(list, f.last, f.behind, f.baseRows, f.rowBytes, f.block, f.base)
+		f.column.listChanged(list, f.last, f.behind, f.baseRows, f.rowBytes, f.block, f.base, f.again)
 	default:
 		size := f.baseRows * f.rowBytes
 		list.add(f.block.place(0, size), f.base.place(0, size), size)
@@ -67,17 +68,16 @@ func (l *copyList) rows(dst, src *Block, rowBytes uint64, dstRows, srcRows []uin
 
 // listChanged is catchUp for a block of a device: each row that changed once, in order, so
 // that neighbours are one copy.
-func (c *column) listChanged(list *copyList, now, behind, all, rowBytes uint64, dst, src *Block) {
+func (c *column) listChanged(list *copyList, now, behind, all, rowBytes uint64, dst, src *Block, again *rowList) {
 	if fault.On(fault.DirtyRangeLost) {
 		return
 	}
-	if c.changedRows(now, behind, all) == all {
+	if c.changedRows(now, behind, all, again) == all {
 		list.add(dst.place(0, all*rowBytes), src.place(0, all*rowBytes), all*rowBytes)
 		return
 	}
 	var runs []span
-	for q := now - behind + 1; q <= now; q++ {
-		d := &c.log[q%logVersions]
+	for d := range c.lacking(now, behind, again) {
 		runs = append(runs, d.spans...)
 		for _, row := range d.single {
 			runs = append(runs, span{row, 1})

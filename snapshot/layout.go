@@ -161,10 +161,10 @@ func (p *rowPlan) row(prim uint64) (row uint32, ok bool) {
 }
 
 // place appends a row for every prim of a capture to rows, new ones for prims that
-// have none (behaviour 92). places are the prims that they are of, nil where they are
-// those of the capture in order. whole: they are all rows that there are, in order; then
-// rows is as it was. covers: they are all rows, in some order.
-func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, covers bool) {
+// have none (behaviour 92). list has them instead, if it is not nil, and rows is as it was;
+// they may be in another order than the prims. whole: they are all rows that there are, in
+// order; then rows is as it was. covers: they are all rows, in some order.
+func (p *rowPlan) place(k *capture, rows []uint32) (_ []uint32, list *rowList, whole, covers bool) {
 	missing := len(k.prims) // at most
 	var inFrom []uint32     // rows of the prims before this plan, if that is known of all
 	if p.from != nil && !p.compact && len(p.fresh) == 0 && k.query != nil && k.query.Size() == uint64(len(k.prims)) {
@@ -174,8 +174,10 @@ func (p *rowPlan) place(k *capture, rows []uint32) (_, places []uint32, whole, c
 				return rows, nil, true, false
 			}
 			covers = dense || k.query.cacheSpan == len(p.from.prims)
-			known, places := k.query.inOrder()
-			return append(rows, known...), places, false, covers
+			if list = k.query.inOrder(); list == nil {
+				rows = append(rows, inFrom...)
+			}
+			return rows, list, false, covers
 		}
 	}
 	p.expect(missing)

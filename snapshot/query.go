@@ -17,11 +17,17 @@ type Query struct {
 	cacheDense bool
 	cacheAge   uint64 // layout.changes then
 	cacheSpan  int    // how many rows the layout had then, if the query covers all of them; else −1
-	// The same rows in rising order, and which prim each is of: made when the row map is
-	// used for the second time, which pays it back.
-	cacheUsed    bool
-	sortedRows   []uint32
-	sortedPlaces []uint32 // nil: in the query's order
+	cacheUsed  bool
+	cacheList  *rowList // the same rows, made when the row map is used for the second time, which pays it back
+}
+
+// rowList is a query's rows in a layout, in rising order. It is never written to again: who
+// has the same list has the same rows, and whoever keeps one keeps its identity.
+type rowList struct {
+	rows   []uint32
+	places []uint32 // the prim that each row is of; nil: in the query's order
+	spans  []span   // the same rows once more, as the log has them
+	single []uint32
 }
 
 // NewQuery makes a query without prims.
@@ -80,7 +86,7 @@ func (q *Query) lookUp(l *layout) (rows []uint32, dense bool, missing int) {
 
 // remember keeps the row map, which is of all prims.
 func (q *Query) remember(l *layout, dense bool) {
-	q.cacheUsed, q.sortedRows, q.sortedPlaces = false, nil, nil
+	q.cacheUsed, q.cacheList = false, nil
 	q.cacheOf, q.cacheDense, q.cacheAge, q.cacheSpan = l, dense, l.changes, -1
 	if !dense && len(q.cacheRows) >= len(l.prims) && coverAll(q.cacheRows, len(l.prims)) {
 		q.cacheSpan = len(l.prims)
@@ -89,18 +95,20 @@ func (q *Query) remember(l *layout, dense bool) {
 
 // inOrder gives the rows that lookUp found for all prims, as they lie in memory, and the
 // prim that each is of; of a prim that comes twice in the query's order. Whoever moves
-// rows then meets each page and line once. No places: the rows are in the query's order.
-func (q *Query) inOrder() (rows, places []uint32) {
+// rows then meets each page and line once. nil at the first time: cacheRows will do.
+func (q *Query) inOrder() *rowList {
 	if !q.cacheUsed {
 		q.cacheUsed = true
-		return q.cacheRows, nil
+		return nil
 	}
-	if q.sortedRows == nil {
-		if q.sortedRows = q.cacheRows; !slices.IsSorted(q.cacheRows) {
-			q.sortedRows, q.sortedPlaces = sortRows(q.cacheRows)
+	if q.cacheList == nil {
+		q.cacheList = &rowList{rows: q.cacheRows}
+		if !slices.IsSorted(q.cacheRows) {
+			q.cacheList.rows, q.cacheList.places = sortRows(q.cacheRows)
 		}
+		q.cacheList.spans, q.cacheList.single = split(q.cacheList.rows, nil, nil)
 	}
-	return q.sortedRows, q.sortedPlaces
+	return q.cacheList
 }
 
 // sortRows puts rows in rising order, equal ones as they come, and tells their places.
@@ -150,6 +158,9 @@ func coverAll(rows []uint32, n int) bool {
 // emptyMap is the query's own space for a row map, all absent.
 func (q *Query) emptyMap() []uint32 {
 	q.cacheOf = nil
+	if q.cacheList != nil && q.cacheList.places == nil {
+		q.cacheRows = nil // they are the list's
+	}
 	q.cacheRows = slices.Grow(q.cacheRows[:0], len(q.prims))[:len(q.prims)]
 	for i := range q.cacheRows {
 		q.cacheRows[i] = absent

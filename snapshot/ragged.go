@@ -191,8 +191,8 @@ func (r *ragged) commit(s *Store, f *fold, v *version) {
 		r.bring(f.captures[f.whole], nil, v.sequence)
 	}
 	for i := f.first; i < len(f.captures); i++ {
-		if step := f.steps[i]; step.count > 0 {
-			r.bring(f.captures[i], f.rows[step.first:][:step.count], v.sequence)
+		if step := &f.steps[i]; step.count > 0 {
+			r.bring(f.captures[i], f.rowsOf(step), v.sequence)
 		}
 	}
 	for _, row := range f.plan.deaths {
@@ -248,10 +248,12 @@ func (f *fold) planMoves() {
 	r := f.column.ragged
 	live, dead, budget := r.liveBytes, r.sizeBytes-r.liveBytes, uint64(compactBytesMin)
 	r.plan++
-	for _, rows := range [...][]uint32{f.rows, f.plan.deaths} {
-		gone, left := r.going(rows)
+	for i := range f.steps {
+		gone, left := r.going(f.rowsOf(&f.steps[i]))
 		live, dead = live-gone, dead+gone-left
 	}
+	gone, left := r.going(f.plan.deaths)
+	live, dead = live-gone, dead+gone-left
 	for _, k := range f.captures {
 		live, budget = live+k.dataBytes, budget+k.dataBytes
 	}

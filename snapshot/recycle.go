@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"fmt"
+	"iter"
 	"math/bits"
 	"slices"
 
@@ -16,22 +18,38 @@ const sparesMax = 2
 
 // changed is what one version changed of the one before.
 type changed struct {
-	all     bool // more than it is worth to list
-	spans   []span
-	single  []uint32 // rows that are no part of a run
+	all    bool // more than it is worth to list
+	spans  []span
+	single []uint32 // rows that are no part of a run
+	own    struct { // memory of these
+		spans  []span
+		single []uint32
+	}
 	count   uint64
-	ordinal uint64 // of all these rows; 0: they are of several
+	ordinal uint64   // of all these rows; 0: they are of several
+	list    *rowList // these rows, all too; nil: they are of no list, or of several
 }
 
 // runMin is how many neighbours are copied as a run.
 const runMin = 4
 
 func (d *changed) begin(all bool) {
-	d.all, d.spans, d.single, d.count, d.ordinal = all, d.spans[:0], d.single[:0], 0, 0
+	d.all, d.spans, d.single, d.count, d.ordinal, d.list = all, d.own.spans[:0], d.own.single[:0], 0, 0, nil
+}
+
+// take notes the rows of a list, and no others.
+func (d *changed) take(list *rowList, total uint64) {
+	d.list, d.count = list, uint64(len(list.rows))
+	if d.all = 2*d.count > total; !d.all {
+		d.spans, d.single = list.spans, list.single
+	}
 }
 
 // add notes rows of a column of total rows. Half a column is all of it.
 func (d *changed) add(rows []uint32, total uint64) {
+	if d.list != nil {
+		panic(fmt.Sprintf("snapshot: %d rows are added to a log entry that is of a list of %d", len(rows), len(d.list.rows)))
+	}
 	if d.all {
 		return
 	}
@@ -39,6 +57,12 @@ func (d *changed) add(rows []uint32, total uint64) {
 		d.begin(true)
 		return
 	}
+	d.spans, d.single = split(rows, d.spans, d.single)
+	d.own.spans, d.own.single = d.spans, d.single
+}
+
+// split appends rows to runs and to what is no part of a run.
+func split(rows []uint32, spans []span, single []uint32) ([]span, []uint32) {
 	alone := 0 // where the rows begin that are in no run yet
 	for i := 0; i < len(rows); {
 		run := 1
@@ -46,13 +70,13 @@ func (d *changed) add(rows []uint32, total uint64) {
 			run++
 		}
 		if run >= runMin {
-			d.single = append(d.single, rows[alone:i]...)
-			d.spans = append(d.spans, span{rows[i], uint32(run)})
+			single = append(single, rows[alone:i]...)
+			spans = append(spans, span{rows[i], uint32(run)})
 			alone = i + run
 		}
 		i += run
 	}
-	d.single = append(d.single, rows[alone:]...)
+	return spans, append(single, rows[alone:]...)
 }
 
 // spare is the storage of a reclaimed version, for a later one of the same column:
@@ -134,11 +158,22 @@ func (s *Store) dropSpares(d *Device) (dropped bool) {
 	return dropped
 }
 
-// changedRows is how many rows changed in the behind versions up to number now, at most
-// all; some may be counted twice.
-func (c *column) changedRows(now, behind, all uint64) (rows uint64) {
-	for q := now - behind + 1; q <= now; q++ {
-		d := &c.log[q%logVersions]
+// lacking gives what changed in each of the behind versions up to number now, but for those
+// that changed just the rows of again: who catches up writes to all of these next, values
+// and ordinals (nil: to no such list).
+func (c *column) lacking(now, behind uint64, again *rowList) iter.Seq[*changed] {
+	return func(yield func(*changed) bool) {
+		for q := now - behind + 1; q <= now; q++ {
+			if d := &c.log[q%logVersions]; (again == nil || d.list != again) && !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// changedRows is how many rows are lacking, at most all; some may be counted twice.
+func (c *column) changedRows(now, behind, all uint64, again *rowList) (rows uint64) {
+	for d := range c.lacking(now, behind, again) {
 		if d.all {
 			return all
 		}
@@ -149,22 +184,23 @@ func (c *column) changedRows(now, behind, all uint64) (rows uint64) {
 
 // catchUp copies to dst, which is as the column was behind versions before number now,
 // the rows that have changed since, from src, which is that version: all rows of
-// rowBytes. The log does not change while a seal of the column is on its way.
-func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
+// rowBytes, but those that are lacking for again. The log does not change while a seal of
+// the column is on its way.
+func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte, again *rowList) {
 	if fault.On(fault.DirtyRangeLost) {
 		return
 	}
-	if rows := c.changedRows(now, behind, all); rows == all || costsAll(rows, all, rowBytes) {
+	if rows := c.changedRows(now, behind, all, again); rows == all || costsAll(rows, all, rowBytes) {
 		copy(dst, src[:all*rowBytes])
 		return
 	}
-	if single := c.due.of(c, now, behind, all); len(single) > 0 { // lists of none would mean all rows
+	if single := c.due.of(c, now, behind, all, again); len(single) > 0 { // lists of none would mean all rows
 		if err := tensor.CopyRows(dst[:all*rowBytes], src[:all*rowBytes], int(rowBytes), single, single); err != nil {
 			panic("snapshot: copying rows of the log: " + err.Error())
 		}
 	}
-	for q := now - behind + 1; q <= now; q++ {
-		for _, run := range c.log[q%logVersions].spans {
+	for d := range c.lacking(now, behind, again) {
+		for _, run := range d.spans {
 			first, end := uint64(run.first)*rowBytes, uint64(run.first+run.count)*rowBytes
 			copy(dst[first:end], src[first:end])
 		}
@@ -173,30 +209,23 @@ func (c *column) catchUp(now, behind, all, rowBytes uint64, dst, src []byte) {
 
 // catchUpOrdinals is catchUp for the table of row ordinals. What the log says of them
 // need not be read from src.
-func (c *column) catchUpOrdinals(now, behind, all uint64, dst, src []byte) {
-	known := c.changedRows(now, behind, all) < all
-	for q := now - behind + 1; q <= now; q++ {
-		known = known && c.log[q%logVersions].ordinal != 0
+func (c *column) catchUpOrdinals(now, behind, all uint64, dst, src []byte, again *rowList) {
+	known := c.changedRows(now, behind, all, again) < all
+	for d := range c.lacking(now, behind, again) {
+		known = known && d.ordinal != 0
 	}
 	if !known || fault.On(fault.DirtyRangeLost) {
-		c.catchUp(now, behind, all, 8, dst, src)
+		c.catchUp(now, behind, all, 8, dst, src, again)
 		return
 	}
 	ordinals := slice[uint64](dst, 0, int(all))
-	for q := now - behind + 1; q <= now; q++ {
-		d := &c.log[q%logVersions]
-		setOrdinals(ordinals, d.single, d.ordinal)
+	for d := range c.lacking(now, behind, again) {
+		tensor.FillRows(ordinals, d.single, d.ordinal)
 		for _, run := range d.spans {
 			for i := range run.count {
 				ordinals[run.first+i] = d.ordinal
 			}
 		}
-	}
-}
-
-func setOrdinals(ordinals []uint64, rows []uint32, ordinal uint64) {
-	for _, row := range rows {
-		ordinals[row] = ordinal
 	}
 }
 
@@ -211,34 +240,36 @@ func costsAll(rows, all, rowBytes uint64) bool { return rows*max(rowBytes, cache
 // copying them costs half of what it costs in any order.
 type due struct {
 	now, behind uint64 // what rows are of
+	again       *rowList
 	rows        []uint32
 	marks       []uint64 // a bit for each row of the column; all 0 between calls
 }
 
-func (d *due) of(c *column, now, behind, all uint64) []uint32 {
-	if one := c.log[now%logVersions].single; behind == 1 && slices.IsSorted(one) {
-		return one
-	}
-	if d.now == now && d.behind == behind { // the row ordinals come after the rows
+func (d *due) of(c *column, now, behind, all uint64, again *rowList) []uint32 {
+	if d.now == now && d.behind == behind && d.again == again { // the row ordinals come after the rows
 		return d.rows
 	}
-	d.now, d.behind, d.rows = now, behind, d.rows[:0]
-	count := 0
-	for q := now - behind + 1; q <= now; q++ {
-		count += len(c.log[q%logVersions].single)
+	count, versions := 0, 0
+	var one []uint32
+	for x := range c.lacking(now, behind, again) {
+		one, count, versions = x.single, count+len(x.single), versions+1
 	}
+	if versions <= 1 && slices.IsSorted(one) {
+		return one
+	}
+	d.now, d.behind, d.again, d.rows = now, behind, again, d.rows[:0]
 	words := int(all+63) / 64
 	if count < words/16 { // to look through the marks would cost more than they save
-		for q := now - behind + 1; q <= now; q++ {
-			d.rows = append(d.rows, c.log[q%logVersions].single...)
+		for x := range c.lacking(now, behind, again) {
+			d.rows = append(d.rows, x.single...)
 		}
 		return d.rows
 	}
 	if len(d.marks) < words {
 		d.marks = make([]uint64, words+words/4)
 	}
-	for q := now - behind + 1; q <= now; q++ {
-		for _, row := range c.log[q%logVersions].single {
+	for x := range c.lacking(now, behind, again) {
+		for _, row := range x.single {
 			d.marks[row/64] |= 1 << (row % 64)
 		}
 	}

@@ -25,7 +25,7 @@ func TestCatchingUpTouchesOnlyWhatChanged(t *testing.T) {
 			for _, row := range rows {
 				copy(want[row*rowBytes:][:rowBytes], src)
 			}
-			c.catchUp(1, 1, n, rowBytes, dst, src)
+			c.catchUp(1, 1, n, rowBytes, dst, src, nil)
 			require.True(t, bytes.Equal(want, dst))
 		})
 	}

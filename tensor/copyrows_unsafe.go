@@ -48,6 +48,24 @@ func CopyRows(dst, src []byte, rowBytes int, dstRows, srcRows []uint32) error {
 		copy(dst, src[:n*rowBytes])
 		return nil
 	}
+	if len(dst) < prefetchMin || rowBytes > prefetchWidth || dstRows == nil {
+		copyPiece(dst, src, rowBytes, n, dstRows, srcRows)
+		return nil
+	}
+	for i := 0; i < n; {
+		end := ahead(unsafe.Pointer(unsafe.SliceData(dst)), uintptr(rowBytes), dstRows, i)
+		if srcRows == nil {
+			copyPiece(dst, src[i*rowBytes:], rowBytes, end-i, dstRows[i:end], nil)
+		} else {
+			copyPiece(dst, src, rowBytes, end-i, dstRows[i:end], srcRows[i:end])
+		}
+		i = end
+	}
+	return nil
+}
+
+// copyPiece copies n rows whose indices were checked. At least one list is given.
+func copyPiece(dst, src []byte, rowBytes, n int, dstRows, srcRows []uint32) {
 	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
 	switch rowBytes {
 	case 1:
@@ -71,7 +89,6 @@ func CopyRows(dst, src []byte, rowBytes int, dstRows, srcRows []uint32) error {
 	default:
 		copyRuns(dst, src, rowBytes, n, dstRows, srcRows)
 	}
-	return nil
 }
 
 // rowAt is entry i of a list of rows; nil lists count.

@@ -5,18 +5,20 @@
  *
  *     runs     rows of 4 KiB, one run of neighbours at a random place; beside it memcpy of as many bytes, from and to
  *              places of large arrays where nobody was lately, so that both are cold
- *     random   rows of 12 bytes, all over the column; beside it a loop that copies each to its row of an array
+ *     random   rows of 12 bytes, all over the column, one of 16 sets in turn; beside it a loop that copies each to its row
+ *              of an array
+ *     same     the same, but one set of rows again and again, as a producer writes them that has its own
  *     append   as many new prims, written first and sealed; beside it 1
  *     delete   half of those, one operation and a seal each up to a thousand, then in operations of a thousandth
  *
  * One line a round: nanoseconds of the whole round, of unmap to the end of the seal, and of what is beside it.
  *
- * Rounds of the first two come IN_A_ROW: a pause, so many times what is beside, so many rounds. The broker copies ahead
+ * Rounds of the first three come IN_A_ROW: a pause, so many times what is beside, so many rounds. The broker copies ahead
  * in the pause, never while anything is timed: with 1 in a row, a tick apart, each round finds that done; with more,
  * only the first would, and is not printed.
  *
  * Usage: cost STAGE runs COLUMN_BYTES CHANGED_BYTES ROUNDS IN_A_ROW
- *        cost STAGE random ROWS CHANGED_ROWS ROUNDS IN_A_ROW
+ *        cost STAGE random|same ROWS CHANGED_ROWS ROUNDS IN_A_ROW
  *        cost STAGE append|delete PRIMS 0 ROUNDS 1
  */
 #include "../relay/rounds.h"
@@ -126,6 +128,7 @@ static void print(uint64_t started, uint64_t handed, uint64_t ended, uint64_t be
 static struct {
     uint32_t changed;         /* rows */
     uint64_t bytes;           /* of these */
+    unsigned sets;            /* of which and some */
     uint16_t lanes;
     cbd_query *some[PLACES];
     uint32_t *which[PLACES];
@@ -142,7 +145,7 @@ static void move_run(unsigned i, uint64_t at)
 static void scatter(unsigned i, uint64_t at)
 {
     (void)at;
-    const uint32_t *to = work.which[i % PLACES];
+    const uint32_t *to = work.which[i % work.sets];
     for (uint32_t k = 0; k < work.changed; k++)
         memcpy(work.to + (size_t)to[k] * SMALL_ROW, work.from + (size_t)k * SMALL_ROW, SMALL_ROW);
 }
@@ -161,7 +164,7 @@ static void measure(void (*beside)(unsigned i, uint64_t at), unsigned rounds, un
         }
         for (unsigned k = 0; k < in_a_row; k++) {
             uint64_t started = now_ns();
-            uint64_t handed = commit(work.some[(i + k) % PLACES], work.lanes, work.from + at[k], work.bytes);
+            uint64_t handed = commit(work.some[(i + k) % work.sets], work.lanes, work.from + at[k], work.bytes);
             uint64_t ended = now_ns();
             if (i + k >= WARM_UP && (k > 0 || in_a_row == 1))
                 print(started, handed, ended, alone[k]);
@@ -174,6 +177,7 @@ static void runs(uint64_t column_bytes, uint64_t changed_bytes, unsigned rounds,
     uint32_t rows = (uint32_t)(column_bytes / RUN_ROW);
     char *whole = memory(column_bytes);
     cbd_query *all = query_of(NULL, rows, "p");
+    work.sets = PLACES;
     work.changed = (uint32_t)(changed_bytes / RUN_ROW);
     work.bytes = changed_bytes;
     work.lanes = RUN_ROW / 4;
@@ -191,15 +195,16 @@ static void runs(uint64_t column_bytes, uint64_t changed_bytes, unsigned rounds,
     measure(move_run, rounds, in_a_row);
 }
 
-static void random_rows(uint32_t rows, uint32_t changed, unsigned rounds, unsigned in_a_row)
+static void random_rows(unsigned sets, uint32_t rows, uint32_t changed, unsigned rounds, unsigned in_a_row)
 {
     cbd_query *all = query_of(NULL, rows, "p");
+    work.sets = sets;
     work.changed = changed;
     work.bytes = (uint64_t)changed * SMALL_ROW;
     work.lanes = SMALL_ROW / 4;
     work.to = memory((size_t)rows * SMALL_ROW);
     work.from = memory(work.bytes);
-    for (int i = 0; i < PLACES; i++) {
+    for (unsigned i = 0; i < sets; i++) {
         work.which[i] = malloc(changed * sizeof **work.which);
         for (uint32_t k = 0; k < changed; k++)
             work.which[i][k] = (uint32_t)(next_random() % rows);
@@ -247,7 +252,7 @@ static void grow_or_shrink(int deletes, uint32_t prims, unsigned rounds)
 int main(int argc, char **argv)
 {
     if (argc != 7) {
-        fprintf(stderr, "usage: cost STAGE runs|random|append|delete SIZE CHANGED ROUNDS IN_A_ROW\n");
+        fprintf(stderr, "usage: cost STAGE runs|random|same|append|delete SIZE CHANGED ROUNDS IN_A_ROW\n");
         return 2;
     }
     cbd_connect_options options = {.client_name = "bench cost"};
@@ -262,7 +267,9 @@ int main(int argc, char **argv)
     if (strcmp(argv[2], "runs") == 0)
         runs(size, changed, rounds, in_a_row);
     else if (strcmp(argv[2], "random") == 0)
-        random_rows((uint32_t)size, (uint32_t)changed, rounds, in_a_row);
+        random_rows(PLACES, (uint32_t)size, (uint32_t)changed, rounds, in_a_row);
+    else if (strcmp(argv[2], "same") == 0)
+        random_rows(1, (uint32_t)size, (uint32_t)changed, rounds, in_a_row);
     else
         grow_or_shrink(strcmp(argv[2], "delete") == 0, (uint32_t)size, rounds);
     cbd_stage_close(stage);

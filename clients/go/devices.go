@@ -126,6 +126,9 @@ func (c *client) ofBroker(given Device) (Device, error) {
 		return given, fail(protocol.StatusNotSupported, "device is %s: expected the CPU or CUDA, types %d and %d", given, tensor.DeviceCPU, tensor.DeviceCUDA)
 	}
 	none := func(err error) error {
+		if errors.Is(err, ErrNotSupported) {
+			return fail(protocol.StatusNotSupported, "device is %s: the broker serves host memory only; `callboard doctor` says why", given)
+		}
 		return fail(protocol.StatusNotSupported, "device is %s, which the broker does not serve: %s; `callboard info` lists what it serves, `callboard doctor` says why not more", given, asError(err).(*Error).Text)
 	}
 	d, err := cudaDriver()
@@ -149,8 +152,10 @@ func (c *client) ofBroker(given Device) (Device, error) {
 	for index := uint32(0); ; index++ {
 		uuid, err := c.uuid(index)
 		switch {
-		case errors.Is(err, ErrNotFound), errors.Is(err, ErrNotSupported):
-			return given, none(fail(protocol.StatusNotSupported, "it is %s (%v) here, and of the broker's %d devices it is none", info.Name, info.UUID, index))
+		case errors.Is(err, ErrNotSupported):
+			return given, none(err)
+		case errors.Is(err, ErrNotFound):
+			return given, none(fail(protocol.StatusNotFound, "it is %s (%v) here, and of the broker's %d devices it is none", info.Name, info.UUID, index))
 		case err != nil:
 			return given, err
 		case uuid == info.UUID:
