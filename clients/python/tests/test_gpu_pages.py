@@ -13,8 +13,7 @@ from typing import Any
 
 import callboard as cb
 import pytest
-from conftest import CUDA_LIBRARY, Broker
-from test_device import has_gpu
+from conftest import CUDA_LIBRARY, Broker, has_gpu
 
 DOCS = Path(__file__).parents[3] / "docs"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
