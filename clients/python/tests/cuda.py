@@ -1,7 +1,7 @@
 """A driver of CUDA through ctypes, and what stands for a library that has arrays on a GPU, for tests of device memory.
 
-The driver is the one that the client loads: $CALLBOARD_CUDA_LIBRARY, which conftest.py makes the emulated one where this
-machine has no GPU (see integration/cudaemu). Nothing of PyTorch or CuPy is needed.
+The driver is the one that the client loads: $CALLBOARD_CUDA_LIBRARY, which conftest.py makes the emulated one where
+this machine has no GPU (see integration/cudaemu). Nothing of PyTorch or CuPy is needed.
 """
 
 from __future__ import annotations
