@@ -24,8 +24,8 @@ GO_ARM64       := ./protocol ./ring ./tensor ./shm ./clients/go
 NOT_UNDER_QEMU := 'TestBadMessagesAreErrorsAndLeakNoDescriptor|TestGuardSurvivesTruncationByAnotherProcess'
 
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
-C_SOURCES := $(wildcard clients/c/src/*.c)
-C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h)
+C_SOURCES := $(wildcard clients/c/src/*.c clients/c/cuda/*.c)
+C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/cuda/*.h)
 
 CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name '*.h' -o -name '*.toml')
 

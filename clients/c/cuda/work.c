@@ -108,3 +108,55 @@ cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, 
     return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor is said to lie on GPU %u (device type %u), but at %p is %s %d", ordinal,
                      device_type, data, type == TYPE_DEVICE ? "memory of GPU" : "pinned memory of the host, of GPU", device);
 }
+
+/* Within enter and leave. */
+static CUresult clone(const void *data, uint64_t bytes, CUstream stream, CUdeviceptr *copy, const char **function)
+{
+    *function = "cuMemAlloc";
+    CUresult code = cbdc_driver.memory_alloc(copy, bytes);
+    if (code != 0)
+        return code;
+    *function = "cuMemcpyDtoDAsync";
+    code = cbdc_driver.copy(*copy, (CUdeviceptr)(uintptr_t)data, bytes, stream);
+    if (code == 0) {
+        *function = "cuStreamSynchronize";
+        code = cbdc_driver.stream_synchronize(stream);
+    }
+    if (code != 0)
+        (void)cbdc_driver.memory_free(*copy);
+    return code;
+}
+
+cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void **copy, cbd_error *error)
+{
+    CUstream stream;
+    CUdeviceptr made = 0;
+    const char *function = "";
+    CUresult code = 0;
+    cbd_status status = cbdc_enter(ordinal, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    status = cbdc_own_stream(ordinal, &stream, error);
+    if (status == CBD_STATUS_OK)
+        code = clone(data, bytes, stream, &made, &function);
+    if (status == CBD_STATUS_OK && code == 0) {
+        *copy = (void *)(uintptr_t)made;
+        cbdc_keep(ordinal, 1);
+    }
+    cbdc_leave(ordinal);
+    return code == 0 ? status : cbdc_refused(error, function, code);
+}
+
+cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error)
+{
+    int device = -1;
+    cbd_status status = cbdc_enter(0, error); /* the question needs a context, and any will do */
+    if (status != CBD_STATUS_OK)
+        return status;
+    CUresult code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
+    cbdc_leave(0);
+    if (code != 0 || device < 0)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the driver knows of no memory at %p: is it of the host?", data);
+    *ordinal = (uint32_t)device;
+    return CBD_STATUS_OK;
+}

@@ -567,7 +567,7 @@ typedef struct cbd_write_options {
     uint64_t mask_words;                  /* words of mask, at least ceil(count/64); more are not read */
     uint64_t tensor_count; /* array kind: tensors that `tensor` points to, one for each source row; 0: one, packed */
     uint32_t device_type;  /* where a new attribute lies, and an existing one must: CBD_DEVICE_CPU or CBD_DEVICE_CUDA; 0: where
-                            * the attribute lies, on the host where there is none */
+                            * the attribute lies; where there is none, where a tensor on a GPU does, else the host */
     uint32_t device_id;
     cbd_cuda_sync sync;    /* a tensor on a GPU: what its data waits for */
 } cbd_write_options;
@@ -631,6 +631,10 @@ CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, cons
  * ndim 0), written at the next ordinal and sealed at once. Of a tensor on a GPU the call waits for the copy. */
 CBD_API cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic,
                                cbd_op **op, cbd_error *error);
+
+/* The same with options, not NULL, of which semantic, device_type, device_id and sync count. */
+CBD_API cbd_status cbd_publish_with(cbd_stage *stage, const char *name, const cbd_tensor *tensor, const cbd_write_options *options,
+                                    cbd_op **op, cbd_error *error);
 
 /* Takes the n attributes from the query's prims at `ordinal`; n 0: all that they carry, so
  * that the prims are gone. Ordered like a write, and shown with the seal of its ordinal:

@@ -32,6 +32,22 @@ CBD_API cbd_status cbd_cuda_enable(cbd_error *error);
  * why not. NOT_SUPPORTED: no driver, no GPU, a fork; *count is 0 then. */
 CBD_API cbd_status cbd_cuda_device_count(uint32_t *count, cbd_error *error);
 
+/* The library's own stream of a device, a CUstream: what is written without a stream of the caller's is copied there. A
+ * producer that is asked to order its work before it (DLPack's stream argument) needs no other wait. It stays until the caller
+ * gives it back by cbd_cuda_stream_release, once for each success. NOT_SUPPORTED: as above; INVALID_ARGUMENT: this
+ * process has no such device. */
+CBD_API cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *error);
+CBD_API void cbd_cuda_stream_release(uint32_t device_id);
+
+/* A private copy of bytes on a GPU, in memory of this process there; it is made when this returns. *copy is the caller's:
+ * cbd_cuda_free, on any thread. Nobody waits here for what writes the data, which for sealed rows is nothing. INVALID_ARGUMENT,
+ * NOT_SUPPORTED, OUT_OF_MEMORY. */
+CBD_API cbd_status cbd_cuda_clone(const void *data, uint64_t bytes, uint32_t device_id, void **copy, cbd_error *error);
+CBD_API void cbd_cuda_free(void *copy, uint32_t device_id);
+
+/* The device whose memory this address is in. INVALID_ARGUMENT: it is in none that the driver knows of. */
+CBD_API cbd_status cbd_cuda_device_of(const void *data, uint32_t *device_id, cbd_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -144,11 +144,12 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
     uint32_t ndim = open ? w->new_ndim : o->row_ndim;
     if (ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor has %u dimensions: a row has at most %u", ndim, CBD_ROW_NDIM_MAX);
+    w->is_new = existing == NULL;
     memset(&w->schema, 0, sizeof w->schema);
     w->schema.kind = CBD_KIND_FIXED;
     w->schema.semantic = o->semantic;
-    w->schema.device_type = w->device_type ? w->device_type : existing != NULL ? existing->device_type : CBD_DEVICE_CPU;
-    w->schema.device_id = w->device_type ? w->device_id : existing != NULL ? existing->device_id : 0;
+    w->schema.device_type = w->device_type ? w->device_type : existing != NULL ? existing->device_type : w->number ? CBD_DEVICE_CUDA : CBD_DEVICE_CPU;
+    w->schema.device_id = w->device_type ? w->device_id : existing != NULL ? existing->device_id : w->number ? w->number - 1 : 0;
     if (o->is_array)
         return cbdi_array_schema(w, existing, error);
     w->schema.row_ndim = ndim;
@@ -176,6 +177,8 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
     w->device_id = o->device_id;
     if (status == CBD_STATUS_OK)
         status = cbdi_device_named(stage, "device_type and device_id", &w->device_type, &w->device_id, error);
+    if (status == CBD_STATUS_OK && cbdi_on_device(w->tensor))
+        status = cbdi_device_in(stage, "the tensor", CBD_DEVICE_CUDA, w->tensor->device_id, &w->number, error);
     if (status != CBD_STATUS_OK)
         return status;
     if (o->is_array && cbdi_on_device(w->tensor))
@@ -294,9 +297,8 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
     uint64_t size = w->query->count, *sizes = NULL;
     uint32_t flags = o->seal ? CBD_FLAG_SEAL : 0;
     bool recorded = false;
-    cbd_status status = cbdi_write_staging(stage, w, &options, error);
-    if (status != CBD_STATUS_OK)
-        return status;
+    cbd_status status = CBD_STATUS_OK;
+    cbdi_write_staging(w, &options);
     if (w->sizes != NULL) {
         sizes = calloc(size, sizeof *sizes); /* rows that are not meant are empty */
         if (sizes == NULL)
@@ -363,6 +365,14 @@ cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *n
 cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic, cbd_op **op,
                        cbd_error *error)
 {
+    cbd_write_options options = cbd_write_options_default();
+    options.semantic = semantic;
+    return cbd_publish_with(stage, name, tensor, &options, op, error);
+}
+
+cbd_status cbd_publish_with(cbd_stage *stage, const char *name, const cbd_tensor *tensor, const cbd_write_options *options, cbd_op **op,
+                            cbd_error *error)
+{
     int64_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX];
     uint64_t whole[CBD_NDIM_MAX];
     cbd_query *root;
@@ -385,7 +395,10 @@ cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *ten
     struct write w = {.name = name, .tensor = &row, .options = cbd_write_options_default(),
                       .new_ndim = (uint32_t)tensor->ndim, .new_shape = whole}; /* a new attribute: its row is the whole array */
     w.options.next_ordinal = w.options.seal = 1;
-    w.options.semantic = semantic;
+    w.options.semantic = options->semantic;
+    w.options.device_type = options->device_type;
+    w.options.device_id = options->device_id;
+    w.options.sync = options->sync;
     cbd_status status = cbd_root_query(stage, &root, error);
     if (status != CBD_STATUS_OK)
         return status;

@@ -63,18 +63,13 @@ static bool find_runs(const struct write *w, struct runs *r)
     return true;
 }
 
-cbd_status cbdi_write_staging(cbd_stage *stage, const struct write *w, cbd_map_options *options, cbd_error *error)
+void cbdi_write_staging(const struct write *w, cbd_map_options *options)
 {
-    uint32_t number;
-    options->device_type = w->device_type;
-    options->device_id = w->device_id;
-    options->staging_type = CBD_DEVICE_CPU;
-    if (!cbdi_on_device(w->tensor))
-        return CBD_STATUS_OK;
-    cbd_status status = cbdi_device_in(stage, "the tensor", CBD_DEVICE_CUDA, w->tensor->device_id, &number, error);
-    options->staging_type = CBD_DEVICE_CUDA;
-    options->staging_id = number - 1;
-    return status;
+    bool there = w->is_new && w->number != 0 && w->device_type == 0; /* a new attribute lies where the tensor does */
+    options->device_type = there ? w->schema.device_type : w->device_type;
+    options->device_id = there ? w->schema.device_id : w->device_id;
+    options->staging_type = w->number != 0 ? CBD_DEVICE_CUDA : CBD_DEVICE_CPU;
+    options->staging_id = w->number != 0 ? w->number - 1 : 0;
 }
 
 cbd_status cbdi_write_on_device(const struct write *w, cbd_group *group, bool *recorded, cbd_error *error)

@@ -367,6 +367,40 @@ static void a_driver_that_is_not_there_is_looked_for_again(void)
     CHECK(count == 2);
 }
 
+/* What the Python client asks for beside: a stream that a producer puts its work before, copies, whose an address is. */
+static void streams_and_copies_of_our_own(void)
+{
+    begin();
+    float data[3] = {1, 2, 3}, got[3] = {0};
+    uint8_t *there = gpu_alloc(1, data, sizeof data);
+    uint64_t stream = 0, again = 1;
+    uint32_t device = 9;
+    void *copy = NULL;
+    CHECK_STATUS(cbd_cuda_stream(1, &stream, &error), CBD_STATUS_OK);
+    CHECK_STATUS(cbd_cuda_stream(1, &again, &error), CBD_STATUS_OK);
+    CHECK(stream > 2 && stream == again);
+    CHECK_STATUS(cbd_cuda_stream(7, &again, &error), CBD_STATUS_INVALID_ARGUMENT);
+    SAYS("GPU 7");
+    CHECK_STATUS(cbd_cuda_stream(1, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    cbd_cuda_stream_release(1);
+    cbd_cuda_stream_release(1);
+    CHECK_STATUS(cbd_cuda_device_of(there, &device, &error), CBD_STATUS_OK);
+    CHECK(device == 1);
+    CHECK_STATUS(cbd_cuda_device_of(data, &device, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_cuda_device_of(there, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_cuda_clone(there, sizeof data, 1, &copy, &error), CBD_STATUS_OK);
+    use_gpu(1);
+    CUDA("cuMemcpyDtoH_v2", (void *, CUdeviceptr, size_t), got, (CUdeviceptr)(uintptr_t)copy, sizeof got);
+    CHECK(copy != there && memcmp(got, data, sizeof got) == 0);
+    cbd_cuda_free(copy, 1);
+    cbd_cuda_free(NULL, 1);
+    CHECK_STATUS(cbd_cuda_clone(NULL, 4, 1, &copy, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_cuda_clone(there, 0, 1, &copy, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_cuda_clone(there, (uint64_t)1 << 50, 1, &copy, &error), CBD_STATUS_OUT_OF_MEMORY);
+    CHECK(copy == NULL);
+    end();
+}
+
 /* Rule C2: numbers are this process's, by UUID. */
 static void numbers_are_those_of_the_process(void)
 {
@@ -750,8 +784,11 @@ static void a_tensor_on_a_gpu_is_written(void)
     wait_for(op, CBD_STATUS_OK);
     memcpy(&asked, sent.arguments[CBD_OP_MAP], sizeof asked);
     CHECK(asked.schema.device_type == CBD_DEVICE_CUDA && asked.schema.device_id == 0);
-    CHECK_STATUS(cbd_publish(stage, "image", &t, 0, &op, &error), CBD_STATUS_OK);
+    memset(&asked, 0, sizeof asked);
+    CHECK_STATUS(cbd_publish(stage, "image", &t, 0, &op, &error), CBD_STATUS_OK); /* it lies where its tensor does */
     wait_for(op, CBD_STATUS_OK);
+    memcpy(&asked, sent.arguments[CBD_OP_MAP], sizeof asked);
+    CHECK(asked.schema.device_type == CBD_DEVICE_CUDA && asked.schema.device_id == 0 && asked.staging_id == 0);
     CHECK((sent.entry[CBD_OP_UNMAP_ATTRIBUTE].flags & (CBD_FLAG_SEAL | CBD_FLAG_NEXT_ORDINAL)) == (CBD_FLAG_SEAL | CBD_FLAG_NEXT_ORDINAL));
     int64_t none[2] = {0, 3};
     cbd_query *empty;
@@ -1159,6 +1196,7 @@ int main(int argc, char **argv)
     }
     RUN(without_the_library_there_is_the_host);
     RUN(a_driver_that_is_not_there_is_looked_for_again);
+    RUN(streams_and_copies_of_our_own);
     RUN(numbers_are_those_of_the_process);
     RUN(a_group_on_a_gpu_is_read_in_place);
     RUN(a_mirror_is_asked_for_once);
