@@ -617,6 +617,7 @@ struct cbd_stage {
     _Atomic uint32_t queries, ops, open_sessions; /* handles that are not given back, and sessions that are not over (idle.c) */
     _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
     _Atomic uint32_t sessions_kept;               /* that are not freed yet, ended or not */
+    _Atomic uint32_t has_arenas; /* an arena was opened, ever */
     _Atomic uint32_t leaving; /* it is being closed, or was: no arena is opened any more */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */

@@ -14,6 +14,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LEAVE_NS UINT64_C(2000000000) /* what closing a stage waits at most until the broker has heard of its arenas */
@@ -292,6 +293,7 @@ static cbd_status arena(cbd_stage *stage, const char *what, uint64_t id, uint32_
             closed->opcode = CBD_OP_ARENA_CLOSED;
             closed->value = id;
             closed->life = made->life = atomic_load(&stage->ring.life);
+            atomic_store(&stage->has_arenas, 1);
             status = cbdi_segment_keep(stage, made, error);
             if (status != CBD_STATUS_OK)
                 cbdi_cuda()->let_go(made->import);
@@ -400,8 +402,12 @@ static bool is_quiet(cbd_stage *stage, uint64_t timeout_ns)
 void cbdi_device_leave(cbd_stage *stage)
 {
     bool told = false;
-    pthread_mutex_lock(&stage->cache_lock);
-    for (uint64_t i = 0; cbdi_cuda() != NULL && i < stage->segments_room; i++) {
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += LEAVE_NS / UINT64_C(1000000000);
+    if (!atomic_load(&stage->has_arenas) || pthread_mutex_timedlock(&stage->cache_lock, &limit) != 0)
+        return; /* whoever waits for the broker's reply may have it, and the hang-up ends that */
+    for (uint64_t i = 0; i < stage->segments_room; i++) {
         struct segment *segment = stage->segments[i];
         if (segment == NULL || segment->import == NULL || segment->life != atomic_load(&stage->ring.life) || atomic_load(&segment->users) != 0)
             continue;
