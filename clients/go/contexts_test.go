@@ -16,12 +16,13 @@ import (
 // withoutContext are the functions that may make a context of their own, and why. Whatever else waits takes its
 // caller's.
 var withoutContext = map[string]string{
-	"askDevice":   "as pull",
-	"claim":       "cleans up behind a caller that has given up",
-	"openSession": "cleans up behind a caller that has given up",
-	"pinByBroker": "the broker may store into the slots as long as the session lives",
-	"pull":        "memory that is met for the first time while the broker is gone: doc.go says so",
-	"next":        "of the log: slog's handlers take one",
+	"askDevice":    "as pull",
+	"claim":        "cleans up behind a caller that has given up",
+	"openSession":  "cleans up behind a caller that has given up",
+	"pinByBroker":  "the broker may store into the slots as long as the session lives",
+	"pull":         "memory that is met for the first time while the broker is gone: doc.go says so",
+	"leaveDevices": "Close takes none, as io.Closer has it; it waits for 2 s at most",
+	"next":         "of the log: slog's handlers take one",
 }
 
 func TestWaitsTakeTheirCallersContext(t *testing.T) {
