@@ -50,7 +50,13 @@ func TestRequestsForDevicesOfABrokerWithoutAny(t *testing.T) {
 	args := protocol.UnmapArguments{Selection: protocol.Selection{Count: protocol.All}, EventUsed: 1}
 	_, text = p.do(protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpUnmapGroup, Handle: done.Handle}, encode(&args))
 	require.Contains(t, string(text), "its rows lie in host memory")
-	p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle}, nil)
+	_, text = p.do(protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle}, encode(&args))
+	require.Contains(t, string(text), "its rows lie in host memory")
+	args.EventUsed = 0
+	_, text = p.do(protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle, Flags: protocol.FlagAbort}, encode(&args))
+	require.Contains(t, string(text), "still mapped, and committed")
+	p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle}, encode(&args))
+	p.do(protocol.StatusInvalidHandle, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: done.Handle}, nil)
 }
 
 // What a probe finds keeps its place: a device that comes later is behind those that were known, and one that the

@@ -147,21 +147,28 @@ func (b *Broker) unmapGroup(c *client, e *protocol.SubmissionEntry) (out outcome
 		}
 		return out, nil, err
 	}
-	selection, used := tensor.Selection{Count: tensor.All}, false
-	if len(c.arguments) > 0 {
-		args, ok := decode[protocol.UnmapArguments](c.arguments, 0)
-		if !ok {
-			return out, nil, c.short("UnmapArguments", len(encode(&args)))
-		}
-		if selection, err = c.selection(&args.Selection); err == nil {
-			used, err = lease.given(&args)
-		}
-		if err != nil {
-			return out, nil, err
-		}
+	selection, used, err := c.unmapArguments(lease, false)
+	if err != nil {
+		return out, nil, err
 	}
 	out.Outcome, job, err = b.unmap(m, e.Value, selection, e.Flags, lease, used)
 	return out, job, err
+}
+
+// unmapArguments tells what of a group is committed, and whether its event is waited for; without
+// arguments all of it, and the event as silent says.
+func (c *client) unmapArguments(l *lease, silent bool) (selection tensor.Selection, used bool, err error) {
+	if len(c.arguments) == 0 {
+		return tensor.Selection{Count: tensor.All}, silent, nil
+	}
+	args, ok := decode[protocol.UnmapArguments](c.arguments, 0)
+	if !ok {
+		return selection, false, c.short("UnmapArguments", len(encode(&args)))
+	}
+	if selection, err = c.selection(&args.Selection); err == nil {
+		used, err = l.given(&args)
+	}
+	return selection, used, err
 }
 
 // unmap hands a group back, once its event has completed where used says that there is one
@@ -216,6 +223,9 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 		return out, nil, err
 	}
 	seal := e.Flags&protocol.FlagSeal != 0
+	if len(c.arguments) > 0 && (e.Flags&protocol.FlagAbort != 0 || m.Split() || m.Done()) {
+		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "the end of a session has %d bytes of arguments: UnmapArguments are for a session of one group that is still mapped, and committed", len(c.arguments))
+	}
 	switch {
 	case e.Flags&protocol.FlagAbort != 0:
 		b.store.AbortSession(m)
@@ -228,8 +238,12 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 			return out, nil, err
 		}
 	case !m.Done():
-		// Whether the event was recorded this op does not say; one that was not counts as complete.
-		out.Outcome, job, err = b.unmap(m, 0, tensor.Selection{Count: tensor.All}, e.Flags, b.findLease(c, m.ID, 0), true)
+		l := b.findLease(c, m.ID, 0)
+		selection, used, wrong := c.unmapArguments(l, true) // an event that nobody says was recorded, and was not, counts as complete
+		if wrong != nil {
+			return out, nil, wrong
+		}
+		out.Outcome, job, err = b.unmap(m, 0, selection, e.Flags, l, used)
 	case seal:
 		out.Outcome, job, err = b.store.SealSession(m)
 	}

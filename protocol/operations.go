@@ -40,7 +40,8 @@ const (
 	// UnmapArguments. With FlagAbort it gives the group up, unfilled: somebody else may claim it then.
 	OpUnmapGroup = 10
 	// OpUnmapAttribute ends the session in Handle: commits what the caller holds, or aborts with FlagAbort. It completes
-	// when every group was unmapped, by whomever; other ops of the caller do not wait for that.
+	// when every group was unmapped, by whomever; other ops of the caller do not wait for that. Arguments: none, or, of a
+	// session of one group that is still mapped, UnmapArguments.
 	OpUnmapAttribute = 11
 	// OpSeal advances the write floor to Ordinal; Value is a Scope.
 	// Arguments: SealArguments, then a StringList for INCLUDE and EXCLUDE. Completion: Value = the floor, Epoch.

@@ -101,16 +101,6 @@ func (m *session) noSync() error {
 	return fail(protocol.StatusInvalidArgument, "attribute %q: the session has several groups: give each group's CUDASync with its own Unmap", m.name)
 }
 
-// endAfter ends a session whose only group was handed back by itself: that committed it,
-// or did not. The caller holds client.mutex.
-func (c *client) endAfter(r *request, status uint32) {
-	end := request{what: r.what, opcode: protocol.OpUnmapAttribute, handle: r.handle, names: r.names, life: r.life}
-	if protocol.Status(status) != protocol.StatusOK {
-		end.flags = protocol.FlagAbort
-	}
-	c.deferred = append(c.deferred, end)
-}
-
 // onDevice is where group i lies in device memory: nil on the host, and of a group that is
 // gone.
 func (m *session) onDevice(i int) *deviceGroup {

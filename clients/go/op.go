@@ -157,7 +157,6 @@ type request struct {
 	at    uint64    // the ordinal of what it commits; that of the entry where 0
 	life  uint64    // of the session or query that it belongs to; 0: any
 	epoch uint64    // the newest one when it was submitted
-	ends  bool      // of an OpUnmapGroup: its session ends with it
 	event *imported // that it names: the broker waits for it
 }
 
@@ -292,9 +291,6 @@ func (c *client) poll() *Error {
 			content = append([]byte(nil), shared...)
 		}
 		delete(c.ops, e.OpID)
-		if op.request.ends {
-			c.endAfter(&op.request, e.Status)
-		}
 		if status := protocol.Status(e.Status); status != protocol.StatusOK {
 			op.finish(&Error{Status: status, Text: op.what() + ": " + string(content), OpID: op.id, operation: true}, &e, nil)
 			continue

@@ -364,9 +364,8 @@ func (m *session) endRequest(sync CUDASync, flags uint32) (request, error) {
 	case m.device == nil, m.split:
 		return r, m.noSync()
 	case !m.gone[0]:
-		// An event goes with a group; the session ends when that is done, as it ended.
 		r, err := m.unmapRequest(0, AllPrims, nil, sync, flags)
-		r.ends = true
+		r.opcode, r.value = protocol.OpUnmapAttribute, 0
 		return r, err
 	}
 	return r, nil

@@ -35,7 +35,8 @@ func TestBrokerAnswersForDevicesArenasAndEvents(t *testing.T) {
 	require.Equal(t, protocol.StatusNotFound, protocol.Status(w.ask(protocol.DeviceArena, 0, 1).Status), "segment 1 is the host's")
 	require.Equal(t, protocol.StatusNotFound, protocol.Status(w.ask(protocol.DeviceArena, 0, 1<<60).Status))
 
-	session, g, _ := w.mapOnDevice(protocol.StatusOK, w.query("/a"), 1, "pose")
+	q := w.query("/a")
+	session, g, _ := w.mapOnDevice(protocol.StatusOK, q, 1, "pose")
 	require.EqualValues(t, 1, g.DeviceNumber)
 	arena := w.ask(protocol.DeviceArena, 0, g.Block.Segment)
 	require.Equal(t, protocol.StatusOK, protocol.Status(arena.Status))
@@ -57,15 +58,25 @@ func TestBrokerAnswersForDevicesArenasAndEvents(t *testing.T) {
 	require.NotZero(t, reply.Sort&protocol.SegmentOnDevice)
 
 	// Rule C3: an unmap names the group's own event, or none.
-	unmap := func(want protocol.Status, index, used uint32) string {
+	unmap := func(want protocol.Status, op, index, used uint32) string {
 		args := protocol.UnmapArguments{Selection: protocol.Selection{Count: protocol.All}, EventIndex: index, EventUsed: used}
-		_, text := w.do(want, protocol.SubmissionEntry{Opcode: protocol.OpUnmapGroup, Handle: session}, &args)
+		_, text := w.do(want, protocol.SubmissionEntry{Opcode: op, Handle: session}, &args)
 		return string(text)
 	}
-	require.Contains(t, unmap(protocol.StatusInvalidArgument, g.EventIndex+1, 1), fmt.Sprintf("the group's own event is %d", g.EventIndex))
-	require.Contains(t, unmap(protocol.StatusInvalidArgument, g.EventIndex, 2), "expected 0 or 1")
-	unmap(protocol.StatusOK, g.EventIndex, 1) // never recorded: it counts as complete
-	w.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: session})
+	for _, op := range []uint32{protocol.OpUnmapGroup, protocol.OpUnmapAttribute} { // the latter ends the session with it
+		if op == protocol.OpUnmapAttribute {
+			session, g, _ = w.mapOnDevice(protocol.StatusOK, q, 2, "pose")
+		}
+		require.Contains(t, unmap(protocol.StatusInvalidArgument, op, g.EventIndex+1, 1), fmt.Sprintf("the group's own event is %d", g.EventIndex))
+		require.Contains(t, unmap(protocol.StatusInvalidArgument, op, g.EventIndex, 2), "expected 0 or 1")
+		unmap(protocol.StatusOK, op, g.EventIndex, 1) // never recorded: it counts as complete
+		if op == protocol.OpUnmapGroup {
+			require.Contains(t, unmap(protocol.StatusInvalidArgument, protocol.OpUnmapAttribute, g.EventIndex, 1), "still mapped")
+			w.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: session})
+		}
+		require.Zero(t, m.gpu().EventsLeased)
+	}
+	w.do(protocol.StatusInvalidHandle, protocol.SubmissionEntry{Opcode: protocol.OpUnmapAttribute, Handle: session})
 	w.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpArenaClosed, Value: g.Block.Segment})
 	w.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpArenaClosed, Value: g.Block.Segment}) // said twice: nothing
 }

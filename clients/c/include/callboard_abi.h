@@ -302,7 +302,8 @@ extern "C" {
 #define CBD_OP_UNMAP_GROUP 10u
 /* CBD_OP_UNMAP_ATTRIBUTE ends the session in Handle: commits what the caller holds, or
  * aborts with CBD_FLAG_ABORT. It completes when every group was unmapped, by whomever; other
- * ops of the caller do not wait for that. */
+ * ops of the caller do not wait for that. Arguments: none, or, of a session of one group
+ * that is still mapped, cbd_abi_unmap_arguments. */
 #define CBD_OP_UNMAP_ATTRIBUTE 11u
 /* CBD_OP_SEAL advances the write floor to Ordinal; Value is a Scope. Arguments:
  * cbd_abi_seal_arguments, then a cbd_abi_string_list for INCLUDE and EXCLUDE. Completion:

@@ -285,7 +285,8 @@ OP_CLAIM_GROUP: Final = 9
 OP_UNMAP_GROUP: Final = 10
 # OP_UNMAP_ATTRIBUTE ends the session in Handle: commits what the caller holds, or
 # aborts with FLAG_ABORT. It completes when every group was unmapped, by whomever; other
-# ops of the caller do not wait for that.
+# ops of the caller do not wait for that. Arguments: none, or, of a session of one group
+# that is still mapped, UnmapArguments.
 OP_UNMAP_ATTRIBUTE: Final = 11
 # OP_SEAL advances the write floor to Ordinal; Value is a Scope. Arguments:
 # SealArguments, then a StringList for INCLUDE and EXCLUDE. Completion: Value = the
