@@ -90,7 +90,7 @@ func TestCExchange(t *testing.T) {
 	writer.do(order{Do: "commit", Name: "x", Sync: "stream"})
 	writer.do(order{Do: "seal", Name: "x", Ordinal: next})
 	require.Equal(t, []string{"cuda:0 90 91 92 93", "host 90 91 92 93"}, m.inC(program, "with", "read x 4 there", "read x 4 host"))
-	require.Equal(t, []string{"ok", "host 7", "ok", "cuda:0 8"}, m.inC(program, "with", "publish image 100 7 0", "latest image there", "publish image 100 8 host",
+	require.Equal(t, []string{"ok", "cuda:0 7", "ok", "cuda:0 8"}, m.inC(program, "with", "publish image 100 7 0", "latest image there", "publish image 100 8 host",
 		"latest image 0"))
 }
 
