@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import callboard as cb
 import numpy as np
 import pytest
 from alone import alone, counts, filled, held, host, left, only
-from conftest import pinned, seal
+from conftest import BINARY, pinned, seal
 from cuda import Consumer, Driver, Producer
 
 # ---- reading ---------------------------------------------------------------------------------
@@ -277,3 +279,30 @@ def test_a_forked_child_has_no_gpu(w: SimpleNamespace) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert consumer.values().tolist() == [[4] * 3] * 2
     consumer.give_back()
+
+
+@alone
+def test_a_program_that_closed_its_stage_runs_on(w: SimpleNamespace) -> None:
+    """It is gone from the stage, since it said what it closed; with a view on a GPU it stays (rules B4, C6)."""
+    w.stage.publish(w.name, np.arange(3, dtype="f4"), device="cuda:0")
+
+    def clients() -> str:
+        return subprocess.run([BINARY, "info"], capture_output=True, text=True, check=True).stdout
+
+    for view_is_kept in (False, True):
+        name = f"leaves {view_is_kept}"
+        with cb.connect(client_name=name) as stage:
+            view = stage.latest(w.name)
+            assert view.pointer
+            assert name in clients()
+            if not view_is_kept:
+                del view
+                gc.collect()
+        if view_is_kept:
+            assert name in clients()
+            del view
+        else:
+            deadline = time.monotonic() + 60
+            while name in clients():
+                assert time.monotonic() < deadline, "it is waited for"
+                time.sleep(0.02)

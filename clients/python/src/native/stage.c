@@ -4,7 +4,8 @@
 #include <structmember.h>
 
 /* Never without the GIL: a string from cbd_resolve is borrowed until the stage is
- * closed, and is copied with the GIL held. Closing waits for nobody who may want it. */
+ * closed, and is copied with the GIL held. Closing waits for nobody who may want it, but
+ * where arenas were opened for the broker and who is in a call, for some seconds at most. */
 static void close_stage(Stage *self)
 {
     if (self->closed)
