@@ -27,8 +27,8 @@ ARM64          := GOARCH=arm64 CC=aarch64-linux-gnu-gcc QEMU_LD_PREFIX=/usr/aarc
 NOT_UNDER_QEMU := 'TestBadMessagesAreErrorsAndLeakNoDescriptor|TestGuardSurvivesTruncationByAnotherProcess'
 
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
-C_SOURCES := $(wildcard clients/c/src/*.c)
-C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h)
+C_SOURCES := $(wildcard clients/c/src/*.c clients/c/cuda/*.c)
+C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/cuda/*.h)
 
 CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name '*.h' -o -name '*.toml')
 

@@ -116,7 +116,7 @@ var shared = []any{
 	protocol.ChannelHeader{}, protocol.ChannelControl{}, protocol.PinSlot{}, protocol.SubmissionEntry{}, protocol.CompletionEntry{},
 	protocol.StringList{}, protocol.FilterArguments{}, protocol.FilterPredicate{}, protocol.Schema{}, protocol.WriteArguments{}, protocol.Selection{}, protocol.WriteEntry{},
 	protocol.MapArguments{}, protocol.UnmapArguments{}, protocol.SealArguments{}, protocol.DeclareArguments{},
-	protocol.GroupDescriptor{}, protocol.ClaimResults{}, protocol.RecordHeader{}, protocol.DirectoryHeader{}, protocol.AttributeEntry{},
+	protocol.GroupDescriptor{}, protocol.ClaimResults{}, protocol.MirrorResults{}, protocol.RecordHeader{}, protocol.DirectoryHeader{}, protocol.AttributeEntry{},
 	protocol.VersionSlot{}, protocol.SlotPage{}, protocol.LayoutHeader{}, protocol.LayoutRow{}, protocol.RowRef{},
 	protocol.TombstoneRow{}, protocol.FloorTable{}, protocol.FloorRow{}, protocol.StringEntry{}, protocol.SegmentEntry{},
 	protocol.RecordEntry{},

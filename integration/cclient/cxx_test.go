@@ -31,7 +31,7 @@ var withoutCxx = map[string]string{
 	"cbd_log_callback": "a type of functions: log_handler takes a std::function",
 }
 
-// TestEveryFunctionHasACxxForm: what callboard.h and callboard_dlpack.h declare is called somewhere in the headers for
+// TestEveryFunctionHasACxxForm: what callboard.h, callboard_dlpack.h and callboard_cuda.h declare is called somewhere in the headers for
 // C++, and what those offer is called in a test.
 func TestEveryFunctionHasACxxForm(t *testing.T) {
 	root, err := harness.Root()
@@ -49,7 +49,7 @@ func TestEveryFunctionHasACxxForm(t *testing.T) {
 		return text
 	}
 	headers := all("include", "callboard", "*.hpp")
-	declared := regexp.MustCompile(`\bCBD_API [^;(]*?\b(cbd_\w+)\(`).FindAllStringSubmatch(all("include", "callboard.h")+all("include", "callboard_dlpack.h"), -1)
+	declared := regexp.MustCompile(`\bCBD_API [^;(]*?\b(cbd_\w+)\(`).FindAllStringSubmatch(all("include", "callboard.h")+all("include", "callboard_dlpack.h")+all("include", "callboard_cuda.h"), -1)
 	require.GreaterOrEqual(t, len(declared), 100)
 	for _, match := range declared {
 		if withoutCxx[match[1]] == "" && !regexp.MustCompile(`\b`+match[1]+`\b`).MatchString(headers) {

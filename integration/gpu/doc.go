@@ -11,6 +11,7 @@
 //
 //	exchange_test.go   dense, scattered, masked, adopted, from and to the host, mirrors, DLPack
 //	sync_test.go       what is not waited for is seen as wrong bytes, what is waited for is right
+//	c_test.go          the C client beside Go's, with its library for CUDA and without
 //	death_test.go      producers, readers and the broker are killed at each step
 //	machine_test.go    two devices in another order, full devices, drivers that refuse
 //	fieldreports_test.go   rows F1 to F13 of docs/field-reports.md

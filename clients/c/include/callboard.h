@@ -51,7 +51,8 @@
  *   - Options structs of all zeros, or NULL, are the defaults. The one exception
  *     is cbd_write_options.count; use cbd_write_options_default().
  *
- * Beside this: callboard_dlpack.h, tensors to and from other libraries; callboard.hpp, owners, spans and typed rows for C++.
+ * Beside this: callboard_dlpack.h, tensors to and from other libraries; callboard_cuda.h, memory of GPUs; callboard.hpp, owners, spans
+ * and typed rows for C++.
  */
 #ifndef CALLBOARD_H
 #define CALLBOARD_H
@@ -139,8 +140,23 @@ enum {
     /* 7 to 14: the float8 family, stored as opaque bytes */
 };
 
-/* DLPack device types. This version moves host memory only. */
-enum { CBD_DEVICE_CPU = 1, CBD_DEVICE_CUDA = 2, CBD_DEVICE_CUDA_HOST = 3 };
+/* DLPack device types: where bytes lie. Attributes lie on the host (CBD_DEVICE_CPU, 0) or on a GPU (CBD_DEVICE_CUDA and
+ * its number). Tensors that come in may lie in pinned host memory, which is host memory, and in managed memory, which is
+ * copied as that of a GPU is.
+ *
+ * A device_id of this API is always the ordinal that this process knows the GPU by, as CUDA, PyTorch and DLPack say
+ * it; the library matches it with the broker's numbers by UUID. Without libcallboard_cuda (callboard_cuda.h), or where its
+ * driver cannot be loaded, it is the broker's number. CBD_DEVICE_ELSEWHERE: this process does not see that GPU. */
+enum { CBD_DEVICE_CPU = 1, CBD_DEVICE_CUDA = 2, CBD_DEVICE_CUDA_HOST = 3, CBD_DEVICE_CUDA_MANAGED = 13 };
+#define CBD_DEVICE_ELSEWHERE UINT32_MAX
+
+/* What work on a GPU is ordered behind; all zeros: nothing, it is done already. A stream is 0 for none, 1 for the legacy
+ * default one, 2 for the default one of the thread, as in DLPack, or else a CUstream of the device that is meant; an event
+ * is a CUevent that was recorded already, on any device, or 0. */
+typedef struct cbd_cuda_sync {
+    uint64_t stream;
+    uint64_t wait_event;
+} cbd_cuda_sync;
 
 /* What the numbers stand for. NONE in a write means "no opinion". */
 enum {
@@ -173,7 +189,7 @@ typedef struct cbd_schema {
     uint8_t code;
     uint8_t bits;
     uint16_t lanes; /* 1 to 255 */
-    uint32_t device_type;
+    uint32_t device_type; /* where the attribute lies: CBD_DEVICE_CPU or CBD_DEVICE_CUDA; in, 0 is the host */
     uint32_t device_id;
     uint32_t row_ndim;
     uint64_t row_shape[CBD_ROW_NDIM_MAX];
@@ -192,7 +208,7 @@ typedef struct cbd_tensor {
     uint8_t code;
     uint8_t bits;
     uint16_t lanes;
-    uint32_t device_type; /* 0 or CBD_DEVICE_CPU, CBD_DEVICE_CUDA_HOST */
+    uint32_t device_type; /* CBD_DEVICE_*; 0: CBD_DEVICE_CPU */
     uint32_t device_id;
 } cbd_tensor;
 
@@ -274,6 +290,18 @@ typedef struct cbd_stage_info {
 } cbd_stage_info;
 
 CBD_API cbd_status cbd_stage_get_info(cbd_stage *stage, cbd_stage_info *info, cbd_error *error);
+
+/* A GPU on which the broker holds attributes. */
+typedef struct cbd_device_info {
+    uint32_t index;        /* the broker's number */
+    uint32_t device_id;    /* the ordinal in this process, or CBD_DEVICE_ELSEWHERE; without CUDA here, `index` */
+    uint8_t uuid[16];
+    uint64_t memory_bytes; /* of the whole device */
+} cbd_device_info;
+
+/* The broker's GPU number `index`, from 0; END behind the last one, and at once of a broker that has none. Asks the
+ * broker the first time. */
+CBD_API cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info, cbd_error *error);
 
 /* 1 when the session still runs, as far as is known without asking. After 0 sealed data can
  * still be read in place: see the conventions on a broker that goes away. */
@@ -537,12 +565,16 @@ typedef struct cbd_write_options {
     const uint64_t *mask;                 /* prim i is written where bit i is set; NULL: all */
     uint64_t mask_words;                  /* words of mask, at least ceil(count/64); more are not read */
     uint64_t tensor_count; /* array kind: tensors that `tensor` points to, one for each source row; 0: one, packed */
+    uint32_t device_type;  /* where a new attribute lies, and an existing one must: CBD_DEVICE_CPU or CBD_DEVICE_CUDA; 0: where
+                            * the attribute lies; where there is none, where a tensor on a GPU does, else the host */
+    uint32_t device_id;
+    cbd_cuda_sync sync;    /* a tensor on a GPU: what its data waits for */
 } cbd_write_options;
 
 /* The defaults: every prim, no ordinal yet. */
 static inline cbd_write_options cbd_write_options_default(void)
 {
-    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, 0, NULL, 0, 0};
+    cbd_write_options options = {0, CBD_ALL, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0}, NULL, 0, NULL, 0, 0, 0, 0, {0, 0}};
     return options;
 }
 
@@ -557,10 +589,19 @@ static inline cbd_write_options cbd_write_options_default(void)
  * are source rows, as many as there are addressed prims, or more with an index_map.
  * Packed, one tensor is cut into rows of equal length: as many as addressed prims, or
  * with an index_map as its highest entry says. Text is uint8 with CBD_SEMANTIC_STRING.
+ *
+ * A tensor on a GPU is copied there, into memory that the broker holds on that GPU, and from there to wherever
+ * the attribute lies; a tensor on the host may go to an attribute on a GPU. options->sync.stream: the copy is queued
+ * there, behind wait_event, and what the caller queues on the stream later may change the tensor, which must stay
+ * allocated until the op is done. Without a stream the call waits for wait_event and for the copy.
+ * Bools on a GPU are not looked at.
+ *
  * INVALID_ARGUMENT: shape, dtype, semantic, count, an index_map or mask that is shorter than count
- * needs, a CPU device other than 0 (with their numbers), a bool that is neither 0 nor 1;
+ * needs, a device that is none or does not hold the data (with their numbers), a bool that is neither 0 nor 1;
  * FLOOR_VIOLATION: ordinal 0 or at or below the floor; NOT_SUPPORTED: array kind on a
- * stage without CBD_FEATURE_ARRAY, device memory, names that start with "@", lanes above 255, CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
+ * stage without CBD_FEATURE_ARRAY, or of a tensor on a GPU, a tensor on a GPU without libcallboard_cuda or on one that the
+ * broker does not serve, and of very many pieces (make it contiguous), names that start with "@", lanes above 255,
+ * CBD_MODE_INSERT on a stage without CBD_FEATURE_DELETE. */
 CBD_API cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                        const cbd_tensor *tensor, const cbd_write_options *options,
                                        cbd_op **op, cbd_error *error);
@@ -581,14 +622,18 @@ typedef struct cbd_write_entry {
  * INVALID_ARGUMENT: n is 0, a name that is given twice, and whatever cbd_write_attribute
  * refuses of one entry; FLOOR_VIOLATION: the ordinal is 0, or at or below the floor of any of
  * them; LIMIT: the payloads and what goes with them are larger than the channel's
- * argument_bytes; QUEUE_FULL. */
+ * argument_bytes; NOT_SUPPORTED: a tensor on a GPU, which is written alone; QUEUE_FULL. */
 CBD_API cbd_status cbd_write_attributes(cbd_stage *stage, cbd_query *query, const cbd_write_entry *entries, size_t n,
                                         uint64_t ordinal, uint32_t prim_mode, cbd_op **op, cbd_error *error);
 
 /* A whole array as the one row of prim "/": row_shape is the tensor's shape (also
- * ndim 0), written at the next ordinal and sealed at once. */
+ * ndim 0), written at the next ordinal and sealed at once. Of a tensor on a GPU the call waits for the copy. */
 CBD_API cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic,
                                cbd_op **op, cbd_error *error);
+
+/* The same with options, not NULL, of which semantic, device_type, device_id and sync count. */
+CBD_API cbd_status cbd_publish_with(cbd_stage *stage, const char *name, const cbd_tensor *tensor, const cbd_write_options *options,
+                                    cbd_op **op, cbd_error *error);
 
 /* Takes the n attributes from the query's prims at `ordinal`; n 0: all that they carry, so
  * that the prims are gone. Ordered like a write, and shown with the seal of its ordinal:
@@ -612,8 +657,8 @@ CBD_API cbd_status cbd_advance_write_floor(cbd_stage *stage, uint64_t ordinal, u
  * 1 048 576 versions) 0 and handoff CBD_HANDOFF_DEFAULT: as the stage says. An attribute that
  * exists with this schema is accepted, and its settings change where others are named: fewer
  * versions go with the next seal, another handoff counts from the next buffer on. Otherwise
- * INVALID_ARGUMENT names both schemas. NOT_SUPPORTED: a device other than the host, kind
- * array on a stage without CBD_FEATURE_ARRAY, a reserved name. ACCESS_DENIED: this client attached read-only. */
+ * INVALID_ARGUMENT names both schemas. NOT_SUPPORTED: a GPU that the broker does not serve, kind array
+ * on one, or on a stage without CBD_FEATURE_ARRAY, a reserved name. ACCESS_DENIED: this client attached read-only. */
 CBD_API cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *schema, uint32_t retain,
                                uint32_t handoff, cbd_op **op, cbd_error *error);
 
@@ -635,11 +680,17 @@ typedef struct cbd_map_options {
     uint32_t reserved;
     const uint64_t *element_sizes; /* array kind: the elements of each prim's row, element_size_count of them; else NULL */
     uint64_t element_size_count;   /* the query's size */
+    uint32_t device_type;  /* as in cbd_write_options: where the attribute lies */
+    uint32_t device_id;
+    uint32_t staging_type; /* where the groups are filled: CBD_DEVICE_CPU or CBD_DEVICE_CUDA; 0: where the attribute lies. What is
+                            * filled elsewhere is copied at unmap */
+    uint32_t staging_id;
 } cbd_map_options;
 
 /* Opens a map session: staging memory for one row per prim of the query. Waits for
  * the broker. *session is the caller's: end it with cbd_unmap_attribute (commits) or
- * cbd_abort; then, in any case, cbd_session_release. */
+ * cbd_abort; then, in any case, cbd_session_release. NOT_SUPPORTED: groups on a GPU without libcallboard_cuda, or on one
+ * that the broker does not serve or this process does not see: give staging_type CBD_DEVICE_CPU. */
 CBD_API cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name,
                                      const cbd_map_options *options, cbd_session **session, cbd_error *error);
 
@@ -657,7 +708,7 @@ typedef struct cbd_staged_array {
 typedef struct cbd_group {
     cbd_session *session;
     const char *attribute; /* borrowed from the session */
-    void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release */
+    void *data;         /* writable until the group is unmapped; stays mapped until cbd_session_release. On a GPU: a device pointer */
     uint64_t rows;
     uint64_t row_bytes; /* array kind: of an element */
     uint64_t ordinal;   /* 0: taken at unmap */
@@ -670,6 +721,8 @@ typedef struct cbd_group {
     int32_t reserved;
     int64_t shape[CBD_NDIM_MAX];
     const cbd_staged_array *arrays; /* array kind: `rows` of them, of the sizes asked for; else NULL */
+    uint32_t device_type; /* where data lies: CBD_DEVICE_CPU or CBD_DEVICE_CUDA */
+    uint32_t device_id;
 } cbd_group;
 
 /* The next group; END when there are no more. *group is borrowed from the session. Of a
@@ -691,8 +744,18 @@ CBD_API cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op
  * that died had claimed is another's to fill meanwhile. */
 CBD_API cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error);
 
-/* Ends the session; nothing of it becomes visible. A second call does nothing. A session of
- * several groups can be aborted while its final unmap still waits for other clients. Does not
+/* The same of groups on a GPU, whose rows may still be on their way: they count as written when wait_event and what
+ * is queued on the stream by now have happened, which nobody here waits for. Afterwards nothing more that writes to
+ * them may be queued. sync all zeros, or NULL: the caller has waited, as the calls above take it. Of groups on the
+ * host sync must be all zeros, and groups of a session of several are handed back one by one: INVALID_ARGUMENT. So is a
+ * stream or an event that the driver refuses; OP_FAILED, or what else its refusal is: nothing was handed back. An op whose work does not complete in the broker's time
+ * (--gpu-timeout) ends with an error, and nothing of the group becomes visible. */
+CBD_API cbd_status cbd_unmap_group_after(cbd_group *group, uint32_t flags, const cbd_cuda_sync *sync, cbd_op **op, cbd_error *error);
+CBD_API cbd_status cbd_unmap_attribute_after(cbd_session *session, uint32_t flags, const cbd_cuda_sync *sync, cbd_op **op,
+                                             cbd_error *error);
+
+/* Ends the session; nothing of it becomes visible. What writes to its groups on a GPU must have ended. A second call does
+ * nothing. A session of several groups can be aborted while its final unmap still waits for other clients. Does not
  * wait for the broker: another client that is told of it must not seal the ordinal before an op
  * that was submitted after the abort has ended (R7). */
 CBD_API cbd_status cbd_abort(cbd_session *session, cbd_error *error);
@@ -775,6 +838,9 @@ typedef struct cbd_read_group {
     uint32_t is_delete;  /* 1: of prims that were deleted: no rows, data NULL. Only reads of changes have such groups */
     uint32_t reserved;
     const cbd_array *arrays; /* array kind: those of `prims`, in their order; else NULL */
+    uint32_t device_type;    /* where data lies: CBD_DEVICE_CPU, or CBD_DEVICE_CUDA, and then it is a device pointer; the schema says
+                              * where the attribute does */
+    uint32_t device_id;
 } cbd_read_group;
 
 /* Reads the newest sealed state of the named attributes, all at one epoch. No
@@ -835,15 +901,30 @@ CBD_API uint64_t cbd_read_epoch(const cbd_read *read);
 CBD_API uint64_t cbd_read_ordinal(const cbd_read *read);
 
 /* The next group; END when there are no more. *group is the caller's:
- * cbd_release_group. It is independent of the read. */
+ * cbd_release_group. It is independent of the read. Its data lies where the attribute does. What lies on a GPU is
+ * complete, so that no stream has to wait for anything; a kernel that reads it must have ended before the group,
+ * or its pin, is given back. NOT_SUPPORTED of a group on a GPU: this process does not see that GPU, or has no
+ * libcallboard_cuda; the group stays the next one, and cbd_fetch_read_next_in gives it on the host. */
 CBD_API cbd_status cbd_fetch_read_next(cbd_read *read, const cbd_read_group **group, cbd_error *error);
+
+/* As cbd_fetch_read_next, with data in the memory that is named: CBD_DEVICE_CPU (device_id 0) or CBD_DEVICE_CUDA; 0: wherever
+ * it lies. What lies elsewhere is copied by the broker, which is waited for, once for each version: all readers share
+ * that copy, later calls find it, and it goes with the version. On failure the group stays the next one. NOT_SUPPORTED:
+ * rows of array kind and "@path" on a GPU, a GPU that the broker does not serve; INVALID_ARGUMENT: a device that is none;
+ * OUT_OF_MEMORY, SESSION_ENDED. */
+CBD_API cbd_status cbd_fetch_read_next_in(cbd_read *read, uint32_t device_type, uint32_t device_id, const cbd_read_group **group,
+                                          cbd_error *error);
+
+/* The same of a group that was read: *in is one more group, the caller's to release, with the same rows and pin. */
+CBD_API cbd_status cbd_read_group_in(const cbd_read_group *group, uint32_t device_type, uint32_t device_id,
+                                     const cbd_read_group **in, cbd_error *error);
 
 /* The ordinals that last wrote, or deleted, each of the group's prims: `ordinals` has room for
  * prim_count of them. */
 CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
- * name are gone, unless the pin was retained: then data stays. */
+ * name are gone, unless the pin was retained: then data stays. What reads it on a GPU must have ended. */
 CBD_API void cbd_release_group(const cbd_read_group *group);
 
 /* Gives the read back, with the groups that were not fetched. */
@@ -858,6 +939,10 @@ CBD_API void cbd_pin_release(cbd_pin *pin);
 /* The newest state of `name` on the prim "/", one row: shape is row_shape[, lanes],
  * with no axis for rows; of array kind it is arrays[0]. NOT_FOUND when there is none. *group is the caller's: cbd_release_group. */
 CBD_API cbd_status cbd_latest(cbd_stage *stage, const char *name, const cbd_read_group **group, cbd_error *error);
+
+/* The same in the memory that is named, as cbd_fetch_read_next_in. */
+CBD_API cbd_status cbd_latest_in(cbd_stage *stage, const char *name, uint32_t device_type, uint32_t device_id,
+                                 const cbd_read_group **group, cbd_error *error);
 
 /* ---- snapshots ------------------------------------------------------------ */
 

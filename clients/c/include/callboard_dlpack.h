@@ -90,10 +90,11 @@ typedef void cbd_dlpack_release(void *context);
  *     release        ownership: the data lives until release(context), which only a success leads to
  *
  * flags: CBD_DLPACK_READ_ONLY, and CBD_DLPACK_COPY: then nothing is lent, and release is called before this returns.
+ * A tensor on a GPU goes out as CBD_DEVICE_CUDA with its ordinal, all else as CBD_DEVICE_CPU, pinned memory too.
  * To several consumers the same data goes by several exports whose releases count. Any strides and up to
  * CBD_TENSOR_NDIM_MAX dimensions, none too. INVALID_ARGUMENT: NULL, flags that are none, a tensor that is not valid;
- * NOT_SUPPORTED: an element type or a device that this version has not, and CBD_DLPACK_READ_ONLY without
- * CBD_DLPACK_COPY in the form that cannot say it. OUT_OF_MEMORY. */
+ * NOT_SUPPORTED: an element type or a device that this version has not, CBD_DLPACK_COPY of what lies on a GPU, and
+ * CBD_DLPACK_READ_ONLY without CBD_DLPACK_COPY in the form that cannot say it. OUT_OF_MEMORY. */
 CBD_API cbd_status cbd_dlpack_export(const cbd_tensor *tensor, uint32_t flags, cbd_dlpack_release *release, void *context,
                                      struct DLManagedTensor **managed, cbd_error *error);
 CBD_API cbd_status cbd_dlpack_export_versioned(const cbd_tensor *tensor, uint32_t flags, cbd_dlpack_release *release,
@@ -101,15 +102,17 @@ CBD_API cbd_status cbd_dlpack_export_versioned(const cbd_tensor *tensor, uint32_
 
 /* Exports what cbd_read_group_tensor describes, with a reference on the group's pin: the export is independent of the
  * group, of the read and of the stage, and its deleter unpins. What is read is read-only, so that the form without a
- * version is NOT_SUPPORTED unless it is a copy. So is "@path" unless it is a copy: its data is the group's own. */
+ * version is NOT_SUPPORTED unless it is a copy. So is "@path" unless it is a copy: its data is the group's own. Of a group
+ * on a GPU there is nothing to wait for, whatever the consumer's stream, and the deleter must not be called before
+ * what reads it has ended there. In other memory than it lies in: export what cbd_read_group_in gives. */
 CBD_API cbd_status cbd_dlpack_export_read(const cbd_read_group *group, uint64_t index, uint32_t flags,
                                           struct DLManagedTensor **managed, cbd_error *error);
 CBD_API cbd_status cbd_dlpack_export_read_versioned(const cbd_read_group *group, uint64_t index, uint32_t flags,
                                                     struct DLManagedTensorVersioned **managed, cbd_error *error);
 
 /* Exports what cbd_group_tensor describes, for a consumer that fills it. The memory stays mapped until the deleter,
- * also after cbd_session_release. It must not be written after the unmap: while an export is alive then, the unmap
- * copies the data (as with CBD_FLAG_COPY), and what the memory holds afterwards is nobody's business. */
+ * also after cbd_session_release. It must not be written after the unmap (of a group on a GPU: nor anything that writes
+ * be queued after it): while an export is alive then, the unmap copies the data (as with CBD_FLAG_COPY), and what the memory holds afterwards is nobody's business. */
 CBD_API cbd_status cbd_dlpack_export_map(cbd_group *group, uint64_t index, uint32_t flags, struct DLManagedTensor **managed,
                                          cbd_error *error);
 CBD_API cbd_status cbd_dlpack_export_map_versioned(cbd_group *group, uint64_t index, uint32_t flags,
@@ -120,18 +123,22 @@ CBD_API cbd_status cbd_dlpack_export_map_versioned(cbd_group *group, uint64_t in
 /* Describes a producer's tensor without a copy, for cbd_write_attribute and cbd_publish. It borrows data and shape:
  * *tensor is good until the deleter is called, which stays the caller's to do, also on failure. Strides that are those
  * of row-major order are accepted and left out; where a dimension is 1 its stride does not matter, nor does any of an
- * empty tensor. Any alignment.
+ * empty tensor; of a tensor on a GPU any are accepted, and kept. Any alignment.
+ *
+ * Devices: CBD_DEVICE_CPU and CBD_DEVICE_CUDA_HOST, pinned memory, are the host. CBD_DEVICE_CUDA and
+ * CBD_DEVICE_CUDA_MANAGED need libcallboard_cuda, which asks the driver whether the data lies there. Nobody waits here for a
+ * producer's stream: name it in cbd_write_options.sync, or ask the producer to order its work behind one of yours.
  * INVALID_ARGUMENT: NULL, another ndim than 0 to CBD_TENSOR_NDIM_MAX, no shape, a negative extent, no data,
- * bytes beyond the address space, a device that is none, lanes, a code and bits that are no type; NOT_SUPPORTED: another
- * major version, elements below 8 bits, a device other than CBD_DEVICE_CPU and CBD_DEVICE_CUDA_HOST, and strides of
- * another order: use cbd_dlpack_import_copy. */
+ * bytes beyond the address space, a device that is none or does not hold the data, lanes, a code and bits that are no
+ * type; NOT_SUPPORTED: another major version, elements below 8 bits, a device of another sort, one of CUDA without
+ * libcallboard_cuda, and strides of another order on the host: use cbd_dlpack_import_copy. */
 CBD_API cbd_status cbd_dlpack_import(const struct DLManagedTensor *managed, cbd_tensor *tensor, cbd_error *error);
 CBD_API cbd_status cbd_dlpack_import_versioned(const struct DLManagedTensorVersioned *managed, cbd_tensor *tensor,
                                                cbd_error *error);
 
 /* Copies a producer's tensor, of any strides (negative and 0 too), into row-major order. *tensor is the caller's:
  * cbd_tensor_free. The producer's may go when this returns; its deleter stays the caller's to call. Errors as above,
- * but for strides; OUT_OF_MEMORY. */
+ * but for strides; NOT_SUPPORTED: a tensor on a GPU; OUT_OF_MEMORY. */
 CBD_API cbd_status cbd_dlpack_import_copy(const struct DLManagedTensor *managed, cbd_tensor **tensor, cbd_error *error);
 CBD_API cbd_status cbd_dlpack_import_copy_versioned(const struct DLManagedTensorVersioned *managed, cbd_tensor **tensor,
                                                     cbd_error *error);
@@ -156,7 +163,8 @@ typedef struct cbd_buffer {
     int64_t strides[CBD_TENSOR_NDIM_MAX]; /* in bytes */
 } cbd_buffer;
 
-/* Fills *buffer, which borrows the data. read_only: as the caller knows it. Errors as of cbd_dlpack_export. */
+/* Fills *buffer, which borrows the data. read_only: as the caller knows it. Errors as of cbd_dlpack_export;
+ * NOT_SUPPORTED: a tensor on a GPU. */
 CBD_API cbd_status cbd_buffer_of_tensor(const cbd_tensor *tensor, int read_only, cbd_buffer *buffer, cbd_error *error);
 
 /* The format of one lane, static: "f" of float32. Types that Python has no letter for, bfloat16 and float8, are

@@ -16,7 +16,7 @@ CBD_API void cbd_set_interrupt_check(int (*check)(void));
 
 /* As cbd_read_attributes and cbd_latest, for callers that others wait for meanwhile, such as the holder of an
  * interpreter's lock. Where something has to be waited for or worked out (a segment is not mapped yet, the rows of the
- * query's prims are not known, the query runs, another thread is at it), or takes longer than some microseconds, it is
+ * query's prims are not known, the query runs, a GPU's memory is not imported yet, another thread is at it), or takes longer than some microseconds, it is
  * TIMEOUT at once, without a text, and nothing has happened: call the other one. */
 CBD_API cbd_status cbd_try_read_attributes(cbd_stage *stage, cbd_query *query, const char *const *names, size_t n,
                                            cbd_read **read, cbd_error *error);

@@ -86,6 +86,9 @@ cbd_status cbdi_tensors_check(struct write *w, cbd_error *error)
             status = cbdi_bools_check(t, bytes, &why);
         if (status != CBD_STATUS_OK)
             return cbdi_fail(error, status, "tensor %llu: %.400s", (unsigned long long)i, why.text);
+        if (cbdi_on_device(t))
+            return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "tensor %llu lies on GPU %u: rows of array kind lie on the host, copy it there first",
+                             (unsigned long long)i, t->device_id);
         if (t->code != w->tensor->code || t->bits != w->tensor->bits || t->lanes != w->tensor->lanes)
             return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
                              "tensor %llu has elements of %s: those before it have %s, and a write has one element type",

@@ -70,6 +70,7 @@ void cbdi_stage_drop(cbd_stage *stage)
     free(stage->reattach.place.leaf);
     cbdi_ring_free(&stage->ring);
     cbdi_columns_free(stage);
+    free(stage->devices);
     cbdi_lists_free(stage);
     for (uint32_t i = 0; stage->pins != NULL && i < stage->pin_count; i++)
         free(stage->pins[i].uses);

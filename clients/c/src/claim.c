@@ -78,6 +78,9 @@ static cbd_status take_behind(cbd_session *session, const cbd_abi_group_descript
 {
     struct map_group *group = session->groups[0];
     uint64_t words = session->schema.kind == CBD_KIND_ARRAY ? 2 : 1;
+    if (group->event != NULL)
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "the session on \"%.200s\" is filled on a GPU: groups there are their owner's to fill in this version", session->name);
     if (d->rows > group->lease_bytes / (8 * words) || d->prims_offset_bytes % 8 != 0 ||
         d->prims_offset_bytes > group->lease_bytes - 8 * words * d->rows)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "%llu path ids lie at %llu of a block of %llu bytes", (unsigned long long)d->rows,

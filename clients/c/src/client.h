@@ -5,6 +5,7 @@
  *     idle.c       closes where nothing is in use
  *     socket.c     messages with descriptors, the proof that the broker lives
  *     segment.c    segment id → mapping                               struct segment
+ *     device.c     numbers of GPUs, arenas and events on them          device.h: struct cbdi_cuda
  *     ring.c       submission and completion rings                    struct ring
  *     rooms.c      room for arguments and results                     struct rooms
  *     op.c         waiting for an op                                  struct cbd_op
@@ -17,8 +18,10 @@
  *     arrays.c     rows of their own lengths
  *     history.c    as of an ordinal, what changed since one           struct change
  *     fit.c        which of a name's columns a write is for
- *     map.c, claim.c  groups to fill                                  map.h: struct cbd_session
- *     stage.c, query.c, read.c, write.c, batch.c, delete.c            the verbs
+ *     map.c, unmap.c, claim.c  groups to fill                         map.h: struct cbd_session
+ *     stage.c, query.c, write.c, batch.c, delete.c                    the verbs
+ *     read.c, groups.c, latest.c, snapshot.c  reading in place        read.h: struct cbd_read, struct group
+ *     mirror.c     rows in other memory than they lie in
  *     filter.c     queries by filter, which may be used before they are made
  *     lists.c      lists of ids, and paths as sequences of tokens     struct lists
  *     dlpack.c     groups and tensors as DLPack's, and the way back
@@ -49,6 +52,7 @@
 #include <stdint.h>
 
 #include "callboard.h"
+#include "device.h"
 #include "shared.h"
 
 /* ---- errors (error.c) ---------------------------------------------------- */
@@ -95,9 +99,17 @@ struct segment {
     uint32_t writable;
     bool kept; /* pointers into it are kept as long as it is mapped: it never goes before the stage */
     _Atomic uint32_t users; /* pins and sessions that look at it */
+    /* An arena of device memory, where import is not NULL: then base is a device pointer. */
+    struct cbdi_import *import;
+    uint32_t device_number, ordinal;
+    uint64_t arena_generation, life; /* of the broker that made it; of the ring then */
+    struct deferred *closed;         /* tells the broker that it was closed (C6) */
 };
 
-/* All with cache_lock held. */
+/* No stage has so many; a greater id is a broken one, and must not make us allocate. */
+#define SEGMENT_ID_MAX ((uint64_t)1 << 24)
+
+/* All with cache_lock held. An arena of device memory is never given where host memory is meant: INTERNAL. */
 cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment, cbd_error *error);
 /* Makes a mapping writable, in place. A segment that was read once may become this
  * client's own: the broker hands those of dead clients on, warm (S5). */
@@ -107,9 +119,56 @@ cbd_status cbdi_segment_writable(cbd_stage *stage, struct segment *segment, cbd_
 cbd_status cbdi_place(cbd_stage *stage, uint64_t segment, uint64_t offset, uint64_t length, const char *what,
                       const uint8_t **bytes, struct segment **where, cbd_error *error);
 
+/* The segment of an id where it is here already, of either sort; and notes one. */
+struct segment *cbdi_segment_known(cbd_stage *stage, uint64_t id);
+cbd_status cbdi_segment_keep(cbd_stage *stage, struct segment *segment, cbd_error *error);
+
 /* Unmaps retired segments that nobody looks at (S2); every call begins with it. Under cache_lock. */
 void cbdi_segments_trim(cbd_stage *stage);
 void cbdi_segments_unmap(cbd_stage *stage);
+
+/* ---- GPUs (device.c) ------------------------------------------------------- */
+
+struct device {
+    uint8_t uuid[16];
+    uint64_t bytes;
+};
+
+/* An event of the broker's that is open here. */
+struct lease {
+    struct lease *next;
+    struct cbdi_import *event;
+    uint64_t generation, life; /* of the broker that made it; of the ring then */
+    uint32_t index;
+};
+
+/* The driver's half, or NULL: libcallboard_cuda was not enabled. */
+const struct cbdi_cuda *cbdi_cuda(void);
+/* The NOT_SUPPORTED that says so. */
+cbd_status cbdi_cuda_needed(const char *what, cbd_error *error);
+
+/* From a device of the caller's to the broker's number: 0 for the host, else 1 + its index. INVALID_ARGUMENT: none that there
+ * is; NOT_SUPPORTED: a GPU that the broker does not serve. No lock may be held. */
+cbd_status cbdi_device_in(cbd_stage *stage, const char *what, uint32_t device_type, uint32_t device_id, uint32_t *number,
+                          cbd_error *error);
+/* The same in place: what is 0 stays 0, and device_id becomes the broker's index. */
+cbd_status cbdi_device_named(cbd_stage *stage, const char *what, uint32_t *device_type, uint32_t *device_id, cbd_error *error);
+/* And back, with cache_lock held. */
+void cbdi_device_out(cbd_stage *stage, uint32_t number, uint32_t *device_type, uint32_t *device_id);
+void cbdi_schema_out(cbd_stage *stage, cbd_schema *schema);
+
+/* All with cache_lock held. `length` bytes of a block in an arena, which is opened where it is not yet; `what` is for the text. */
+cbd_status cbdi_device_block(cbd_stage *stage, const char *what, const cbd_abi_block_ref *block, uint32_t number, uint64_t generation,
+                             uint64_t length, const uint8_t **bytes, struct segment **where, cbd_error *error);
+/* An event that a group of device memory was leased with, to be let go of. */
+cbd_status cbdi_device_event(cbd_stage *stage, const char *what, uint32_t index, uint32_t number, uint64_t generation,
+                             struct cbdi_import **event, cbd_error *error);
+/* Closes an arena that nobody looks at, and tells the broker. */
+void cbdi_arena_close(cbd_stage *stage, struct segment *segment);
+/* Closes events, which are of a broker that is gone. */
+void cbdi_device_events_close(cbd_stage *stage);
+/* The stage ends: closes events and arenas, the latter among the segments. */
+void cbdi_device_end(cbd_stage *stage);
 
 /* ---- rings (ring.c) and ops (op.c) ---------------------------------------- */
 
@@ -134,6 +193,7 @@ struct cbd_op {
     void *into; /* where the results are copied to at completion, into_bytes at most */
     uint32_t into_bytes;
     uint32_t got_bytes;
+    struct deferred *ends; /* or NULL: the end of its session, a commit or an abort, which is submitted as this op ends */
     cbd_op *next; /* in ring.spare */
     char text[OP_TEXT_BYTES];
 };
@@ -250,12 +310,21 @@ void cbdi_string_list_put(uint8_t *to, const char *const *texts, const size_t *l
 
 /* ---- the directory (directory.c); all with cache_lock held ----------------- */
 
+/* Where a version's rows lie in other memory, as long as it is pinned (C5). */
+struct mirror {
+    struct mirror *next;
+    uint32_t wanted; /* device number */
+    uint64_t life;   /* of the broker that answered */
+    cbd_abi_mirror_results at;
+};
+
 /* Counts the pins of one version, so that its bytes count once (V7). */
 struct version_use {
     struct version_use *next;
     uint64_t birth;
     uint64_t bytes;
     uint64_t elements;      /* of bytes: of an array's rows, as many as the largest look at it took */
+    struct mirror *mirrors;
     _Atomic uint32_t count; /* 0: may be given to another version, by who holds cache_lock */
 };
 
@@ -284,6 +353,8 @@ struct version {
     cbd_abi_ref layout;
     cbd_abi_ref row_ordinals; /* segment 0: all rows are of ordinal_highest */
     uint32_t flags;
+    uint32_t device_number; /* of block: 0 is the host */
+    uint64_t arena_generation;
     uint64_t stamp_ns;
 };
 
@@ -322,6 +393,7 @@ uint64_t cbdi_floor_of_id(const struct floors *floors, uint64_t name_id);
 /* name NULL: the global floor. */
 uint64_t cbdi_floor_of(cbd_stage *stage, const struct floors *floors, const char *name, size_t length);
 void cbdi_columns_free(cbd_stage *stage);
+void cbdi_mirrors_free(struct version_use *use);
 uint64_t cbdi_hash(const char *text, size_t length);
 
 /* ---- pins (pin.c) ---------------------------------------------------------- */
@@ -347,7 +419,7 @@ cbd_status cbdi_pin_take(cbd_stage *stage, struct column *const *columns, const 
                          cbd_pin **pins, uint64_t *epoch, cbd_error *error);
 /* Pins one attribute at an epoch of the past, where its horizon still allows it; else *pin is NULL. */
 cbd_status cbdi_pin_past(cbd_stage *stage, struct column *column, uint64_t epoch, cbd_pin **pin, cbd_error *error);
-/* Notes that the pin keeps this version in this segment; with cache_lock held. LIMIT
+/* Notes that the pin keeps this version in this segment, or in one that is not opened (NULL); with cache_lock held. LIMIT
  * when that is too much for this client. */
 cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct version *version, struct segment *segment,
                         cbd_error *error);
@@ -355,6 +427,8 @@ cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct versio
 /* Counts elements of an array version that the pin keeps already; with cache_lock held. LIMIT. */
 cbd_status cbdi_pin_elements(cbd_pin *pin, const struct column *column, const struct version *version, uint64_t bytes,
                              cbd_error *error);
+/* What counts the pins of a version that one keeps; with cache_lock held. */
+struct version_use *cbdi_version_use(const struct column *column, uint64_t birth);
 
 /* ---- queries and layouts (query.c, layout.c) --------------------------------- */
 
@@ -444,6 +518,7 @@ void cbdi_schema_to_abi(const cbd_schema *schema, cbd_abi_schema *abi);
 void cbdi_schema_from_abi(const cbd_abi_schema *abi, cbd_schema *schema);
 /* The shape (rows, *row_shape[, lanes]); returns ndim. */
 int32_t cbdi_view_shape(const cbd_schema *schema, uint64_t rows, int64_t shape[CBD_NDIM_MAX]);
+bool cbdi_on_device(const cbd_tensor *tensor); /* or in managed memory */
 cbd_status cbdi_tensor_check(const cbd_tensor *tensor, uint64_t *bytes, cbd_error *error);
 /* Refuses a tensor of bools that has a byte other than 0 and 1; `bytes` as cbdi_tensor_check found them. */
 cbd_status cbdi_bools_check(const cbd_tensor *tensor, uint64_t bytes, cbd_error *error);
@@ -486,8 +561,9 @@ cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error
 /* Hands back the session's one group: its leading `count` rows, those that a mask selects, and ends the session.
  * Waits for the broker. The op is that of the group. */
 cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t count, const uint64_t *mask, uint32_t flags,
-                               cbd_op **op, cbd_error *error);
-/* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. */
+                               bool recorded, cbd_op **op, cbd_error *error);
+/* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. Devices in the options are the
+ * broker's; that of the schema is for the groups alone. */
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
                          const cbd_schema *schema, cbd_session **session, cbd_error *error);
 
@@ -564,6 +640,10 @@ struct cbd_stage {
     _Atomic uint64_t pinned_bytes;
 
     pthread_mutex_t cache_lock;
+    struct device *devices; /* the broker's, as it told them in devices_life */
+    uint32_t device_count;
+    uint64_t devices_life;
+    struct lease *leases;
     struct segment **segments; /* by id - 1 */
     uint64_t segments_room;
     _Atomic uint32_t retired_seen;

@@ -202,6 +202,15 @@ struct column *cbdi_column_named(cbd_stage *stage, const char *name, size_t leng
     return NULL;
 }
 
+void cbdi_mirrors_free(struct version_use *use)
+{
+    while (use->mirrors != NULL) {
+        struct mirror *mirror = use->mirrors;
+        use->mirrors = mirror->next;
+        free(mirror);
+    }
+}
+
 void cbdi_columns_free(cbd_stage *stage)
 {
     for (uint32_t i = 0; i < stage->column_count; i++) {
@@ -209,6 +218,7 @@ void cbdi_columns_free(cbd_stage *stage)
         while (column->uses != NULL) {
             struct version_use *use = column->uses;
             column->uses = use->next;
+            cbdi_mirrors_free(use);
             free(use);
         }
         free(column->pages);
@@ -276,6 +286,8 @@ static bool take_any(const cbd_abi_version_slot *slot, uint64_t epoch, struct ve
     v->row_ordinals.offset_bytes = load64(&slot->row_ordinals.offset_bytes);
     v->flags = load32(&slot->flags);
     v->stamp_ns = load64(&slot->stamp_ns);
+    v->device_number = load32(&slot->device_number);
+    v->arena_generation = load64(&slot->arena_generation);
     return load64(&slot->birth) == v->birth;
 }
 

@@ -4,6 +4,7 @@
  * atomics: a pin's or a session's last reference goes like any other. */
 #include "callboard_python.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,10 @@ cbd_status cbd_tensor_copy(const cbd_tensor *from, cbd_tensor **tensor, cbd_erro
     cbd_status status = check_tensor(from, &bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
+    if (cbdi_on_device(from))
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "the tensor lies on GPU %u: copy it there, by the library that it is of, or read it on the host (cbd_read_group_in)",
+                         from->device_id);
     size_t head = sizeof **tensor + (size_t)from->ndim * sizeof(int64_t);
     head = (head + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (bytes > SIZE_MAX - head || posix_memalign(&block, ALIGNMENT, head + bytes) != 0)
@@ -94,15 +99,16 @@ void cbd_tensor_free(cbd_tensor *tensor) { free(tensor); }
 
 /* ---- groups as tensors ---------------------------------------------------------- */
 
-static cbd_status describe(const cbd_schema *schema, const char *name, const void *data, int32_t ndim, const int64_t *extents,
-                           uint64_t index, uint64_t count, int64_t shape[CBD_NDIM_MAX], cbd_tensor *tensor, cbd_error *error)
+static cbd_status describe(const cbd_schema *schema, const char *name, const void *data, const uint32_t device[2], int32_t ndim,
+                           const int64_t *extents, uint64_t index, uint64_t count, int64_t shape[CBD_NDIM_MAX], cbd_tensor *tensor,
+                           cbd_error *error)
 {
     if (index >= count)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor %llu of the group of \"%.200s\": it has %llu",
                          (unsigned long long)index, name, (unsigned long long)count);
     memcpy(shape, extents, (size_t)ndim * sizeof *shape);
     *tensor = (cbd_tensor){.data = data, .ndim = ndim, .shape = shape, .code = schema->code, .bits = schema->bits, .lanes = 1,
-                           .device_type = CBD_DEVICE_CPU};
+                           .device_type = device[0], .device_id = device[1]};
     return CBD_STATUS_OK;
 }
 
@@ -110,7 +116,8 @@ static cbd_status describe_row(const cbd_schema *schema, const char *name, const
                                uint64_t count, int64_t shape[CBD_NDIM_MAX], cbd_tensor *tensor, cbd_error *error)
 {
     const int64_t extents[2] = {(int64_t)elements, schema->lanes};
-    return describe(schema, name, data, schema->lanes > 1 ? 2 : 1, extents, index, count, shape, tensor, error);
+    const uint32_t host[2] = {CBD_DEVICE_CPU, 0};
+    return describe(schema, name, data, host, schema->lanes > 1 ? 2 : 1, extents, index, count, shape, tensor, error);
 }
 
 cbd_status cbd_read_group_tensor(const cbd_read_group *group, uint64_t index, int64_t shape[CBD_NDIM_MAX], cbd_tensor *tensor,
@@ -122,8 +129,9 @@ cbd_status cbd_read_group_tensor(const cbd_read_group *group, uint64_t index, in
     if (group->is_delete)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the group of \"%.200s\" lists %llu prims that were deleted: it has no data",
                          group->name, (unsigned long long)group->prim_count);
+    const uint32_t device[2] = {group->device_type, group->device_id};
     if (group->schema.kind != CBD_KIND_ARRAY)
-        return describe(&group->schema, group->name, group->data, group->ndim, group->shape, index, 1, shape, tensor, error);
+        return describe(&group->schema, group->name, group->data, device, group->ndim, group->shape, index, 1, shape, tensor, error);
     const cbd_array none = {NULL, 0}, *row = index < group->prim_count ? &group->arrays[index] : &none;
     return describe_row(&group->schema, group->name, row->data, row->elements, index, group->prim_count, shape, tensor, error);
 }
@@ -136,8 +144,9 @@ cbd_status cbd_group_tensor(const cbd_group *group, uint64_t index, int64_t shap
     if (((const struct map_group *)group)->unmapped || atomic_load(&group->session->over))
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "group %llu of \"%.200s\" was handed back already",
                          (unsigned long long)group->index, group->attribute);
+    const uint32_t device[2] = {group->device_type, group->device_id};
     if (group->schema.kind != CBD_KIND_ARRAY)
-        return describe(&group->schema, group->attribute, group->data, group->ndim, group->shape, index, 1, shape, tensor, error);
+        return describe(&group->schema, group->attribute, group->data, device, group->ndim, group->shape, index, 1, shape, tensor, error);
     const cbd_staged_array none = {NULL, 0}, *row = index < group->rows ? &group->arrays[index] : &none;
     return describe_row(&group->schema, group->attribute, row->data, row->elements, index, group->rows, shape, tensor, error);
 }
@@ -181,7 +190,8 @@ static struct exported *describe_export(const cbd_tensor *tensor, uint32_t flags
         memcpy(strides, tensor->strides, (size_t)tensor->ndim * sizeof *strides);
     const cbd_dlpack_tensor described = {
         .data = (void *)(uintptr_t)tensor->data,
-        .device_type = CBD_DEVICE_CPU, /* pinned host memory is host memory */
+        .device_type = cbdi_on_device(tensor) ? (int32_t)tensor->device_type : CBD_DEVICE_CPU, /* pinned host memory is host memory */
+        .device_id = cbdi_on_device(tensor) ? (int32_t)tensor->device_id : 0,
         .ndim = tensor->ndim,
         .code = tensor->code,
         .bits = tensor->bits,
@@ -326,6 +336,7 @@ cbd_status cbd_dlpack_describe(const cbd_dlpack_tensor *from, cbd_tensor *tensor
 {
     uint64_t bytes;
     uintptr_t first;
+    bool on_device = from->device_type == CBD_DEVICE_CUDA || from->device_type == CBD_DEVICE_CUDA_MANAGED;
     if (from->ndim < 0 || from->ndim > CBD_TENSOR_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "DLPack tensor has ndim %d: expected 0 to %d", from->ndim,
                          CBD_TENSOR_NDIM_MAX);
@@ -335,10 +346,16 @@ cbd_status cbd_dlpack_describe(const cbd_dlpack_tensor *from, cbd_tensor *tensor
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
                          "DLPack tensor is on device (%d, %d): expected a type from 1 and a number from 0, which is 0 for the CPU",
                          from->device_type, from->device_id);
-    if (from->device_type != CBD_DEVICE_CPU && from->device_type != CBD_DEVICE_CUDA_HOST)
+    if (!on_device && from->device_type != CBD_DEVICE_CPU && from->device_type != CBD_DEVICE_CUDA_HOST)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                         "DLPack tensor is on device (%d, %d): this version takes host memory only, types %d and %d; copy it there first",
-                         from->device_type, from->device_id, CBD_DEVICE_CPU, CBD_DEVICE_CUDA_HOST);
+                         "DLPack tensor is on device (%d, %d): expected memory of the host, types %d and %d, or of CUDA, %d and %d; copy it "
+                         "there first",
+                         from->device_type, from->device_id, CBD_DEVICE_CPU, CBD_DEVICE_CUDA_HOST, CBD_DEVICE_CUDA, CBD_DEVICE_CUDA_MANAGED);
+    if (on_device && cbdi_cuda() == NULL) {
+        char what[64];
+        snprintf(what, sizeof what, "a DLPack tensor of device (%d, %d)", from->device_type, from->device_id);
+        return cbdi_cuda_needed(what, error);
+    }
     if (__builtin_add_overflow((uintptr_t)from->data, from->byte_offset, &first))
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "DLPack tensor has byte_offset %llu: that is beyond the address space",
                          (unsigned long long)from->byte_offset);
@@ -363,12 +380,14 @@ static cbd_status import(const cbd_dlpack_tensor *from, cbd_tensor *tensor, cbd_
     cbd_status status = cbd_dlpack_describe(from, &described, error);
     if (status != CBD_STATUS_OK)
         return status;
-    if (described.strides != NULL && !is_row_major(&described))
+    bool row_major_order = described.strides == NULL || is_row_major(&described);
+    if (!row_major_order && !cbdi_on_device(&described))
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
                          "DLPack tensor has shape %s and strides %s: without a copy it must be row-major; import it with a copy",
                          cbdi_shape_text(described.shape, described.ndim, shape),
                          cbdi_shape_text(described.strides, described.ndim, strides));
-    described.strides = NULL;
+    if (row_major_order)
+        described.strides = NULL;
     *tensor = described;
     return CBD_STATUS_OK;
 }
@@ -478,6 +497,9 @@ cbd_status cbd_buffer_of_tensor(const cbd_tensor *tensor, int read_only, cbd_buf
     cbd_status status = check_tensor(tensor, &bytes, error);
     if (status != CBD_STATUS_OK)
         return status;
+    if (cbdi_on_device(tensor))
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "the tensor lies on GPU %u, where no program of the host can look: read it on the host",
+                         tensor->device_id);
     int32_t ndim = tensor->ndim + (tensor->lanes > 1);
     if (ndim > CBD_TENSOR_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "tensor has %d dimensions and %u lanes: a buffer has at most %d dimensions",

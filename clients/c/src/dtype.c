@@ -176,6 +176,11 @@ static bool reach_fits(const cbd_tensor *t)
     return !__builtin_add_overflow((uintptr_t)t->data, low, &end) && !__builtin_add_overflow((uintptr_t)t->data, high, &end);
 }
 
+bool cbdi_on_device(const cbd_tensor *t)
+{
+    return t->device_type == CBD_DEVICE_CUDA || t->device_type == CBD_DEVICE_CUDA_MANAGED;
+}
+
 cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *error)
 {
     char text[160], strides[160];
@@ -184,10 +189,13 @@ cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *er
     cbd_status status = cbdi_dtype_check(t->code, t->bits, t->lanes, error);
     if (status != CBD_STATUS_OK)
         return status;
-    if (t->device_type != 0 && t->device_type != CBD_DEVICE_CPU && t->device_type != CBD_DEVICE_CUDA_HOST)
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "the tensor lies on device type %u: this version takes host memory only",
-                         t->device_type);
-    if (t->device_type != CBD_DEVICE_CUDA_HOST && t->device_id != 0) /* behaviour 230; pinned memory may name its GPU */
+    bool on_device = cbdi_on_device(t);
+    if (on_device && cbdi_cuda() == NULL)
+        return cbdi_cuda_needed("the tensor", error);
+    if (!on_device && t->device_type != 0 && t->device_type != CBD_DEVICE_CPU && t->device_type != CBD_DEVICE_CUDA_HOST)
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "the tensor lies on device type %u: expected the host (%u), or CUDA (%u)",
+                         t->device_type, CBD_DEVICE_CPU, CBD_DEVICE_CUDA);
+    if (!on_device && t->device_type != CBD_DEVICE_CUDA_HOST && t->device_id != 0) /* behaviour 230; pinned memory may name its GPU */
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor lies on CPU device %u: expected 0, there is no other", t->device_id);
     if (t->ndim == 0)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
@@ -214,7 +222,7 @@ cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *er
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s and strides %s: it reaches beyond the address space",
                          cbdi_shape_text(t->shape, t->ndim, text), t->strides == NULL ? "none" : cbdi_shape_text(t->strides, t->ndim, strides));
     *bytes = empty ? 0 : total;
-    return CBD_STATUS_OK;
+    return on_device ? cbdi_cuda()->check(empty ? NULL : t->data, t->device_type, t->device_id, error) : CBD_STATUS_OK;
 }
 
 /* The OR of all bytes of a strided tensor of bools, dimensions `at` on. */
@@ -234,7 +242,7 @@ cbd_status cbdi_bools_check(const cbd_tensor *t, uint64_t bytes, cbd_error *erro
 {
     const uint8_t *from = t->data;
     uint8_t all = 0;
-    if (t->code != CBD_DTYPE_BOOL || bytes == 0)
+    if (t->code != CBD_DTYPE_BOOL || bytes == 0 || cbdi_on_device(t))
         return CBD_STATUS_OK;
     for (uint64_t i = 0; i < bytes && t->strides == NULL; i++)
         all |= from[i];

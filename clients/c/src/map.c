@@ -10,17 +10,16 @@
  */
 #include "map.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "python_support.h"
 
-#define TURN_NS UINT64_C(100000000)
-
-static void protect(const cbd_session *session, const struct map_group *group, int protection)
+void cbdi_group_protect(const cbd_session *session, const struct map_group *group, int protection)
 {
-    if (!session->stage->guard || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
+    if (!session->stage->guard || group->segment->import != NULL || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
         return;
     mprotect(group->segment->base + group->offset_bytes, group->lease_bytes & ~UINT64_C(4095), protection);
 }
@@ -55,10 +54,42 @@ cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd
     return CBD_STATUS_OK;
 }
 
+static cbd_status take_host_memory(cbd_stage *stage, const cbd_abi_group_descriptor *d, uint64_t needed, struct map_group *group,
+                                   cbd_error *error)
+{
+    const uint8_t *bytes;
+    struct segment *segment;
+    cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, needed, "a group", &bytes, &segment, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_segment_writable(stage, segment, error);
+    if (status == CBD_STATUS_OK)
+        group->segment = segment;
+    return status;
+}
+
+/* The arena, and the event that was leased with the group. */
+static cbd_status take_device_memory(const cbd_session *session, const cbd_abi_group_descriptor *d, uint64_t needed, struct map_group *group,
+                                     cbd_error *error)
+{
+    const uint8_t *bytes;
+    struct segment *segment;
+    char what[CBD_NAME_BYTES_MAX + 16];
+    snprintf(what, sizeof what, "a group of \"%.200s\"", session->name);
+    if (session->schema.kind == CBD_KIND_ARRAY)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "%s, of array kind, is on device number %u", what, d->device_number);
+    cbd_status status = cbdi_device_block(session->stage, what, &d->block, d->device_number, d->arena_generation, needed, &bytes, &segment, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_device_event(session->stage, what, d->event_index, d->device_number, d->arena_generation, &group->event, error);
+    if (status == CBD_STATUS_OK) {
+        group->segment = segment;
+        group->event_index = d->event_index;
+    }
+    return status;
+}
+
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
 {
     cbd_stage *stage = session->stage;
-    const uint8_t *bytes;
     uint64_t row_bytes = session->row_bytes, prims = session->claimed ? d->prim_count : session->query->count;
     uint64_t first = session->claimed ? 0 : d->first_prim;
     if (d->session != session->handle || first > prims || d->prim_count > prims - first || d->rows != d->prim_count ||
@@ -82,15 +113,10 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     session->groups[session->count++] = group;
     uint64_t needed = session->claimed && d->lease_bytes > d->block.length_bytes ? d->lease_bytes : d->block.length_bytes;
     if (d->rows != 0 && needed != 0) { /* arrays may all be empty */
-        cbd_status status = cbdi_place(stage, d->block.segment, d->block.offset_bytes, needed, "a group", &bytes,
-                                       &group->segment, error);
+        cbd_status status = d->device_number != 0 ? take_device_memory(session, d, needed, group, error)
+                                                  : take_host_memory(stage, d, needed, group, error);
         if (status != CBD_STATUS_OK)
             return status;
-        status = cbdi_segment_writable(stage, group->segment, error);
-        if (status != CBD_STATUS_OK) {
-            group->segment = NULL;
-            return status;
-        }
         atomic_fetch_add(&group->segment->users, 1);
         group->offset_bytes = d->block.offset_bytes;
         group->lease_bytes = d->lease_bytes >= d->block.length_bytes &&
@@ -98,7 +124,7 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
                                  ? d->lease_bytes
                                  : d->block.length_bytes;
         group->view.data = group->segment->base + d->block.offset_bytes;
-        protect(session, group, PROT_READ | PROT_WRITE); /* it may have been somebody's read-only pages */
+        cbdi_group_protect(session, group, PROT_READ | PROT_WRITE); /* it may have been somebody's read-only pages */
     }
     cbd_group *view = &group->view;
     view->session = session;
@@ -112,6 +138,8 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     if (!session->claimed)
         view->prims = session->query->ids + d->first_prim;
     view->schema = session->schema;
+    cbdi_schema_out(stage, &view->schema);
+    cbdi_device_out(stage, d->device_number, &view->device_type, &view->device_id);
     if (session->sizes != NULL)
         return cbdi_stage_arrays(session->sizes + view->first_prim, group, error);
     if (session->schema.kind == CBD_KIND_ARRAY)
@@ -139,7 +167,8 @@ static cbd_status try_map(void *context, const cbd_schema *existing, cbd_error *
     memset(schema, 0, sizeof *schema);
     schema->kind = o->is_array ? CBD_KIND_ARRAY : existing != NULL && o->lanes == 0 ? existing->kind : CBD_KIND_FIXED;
     schema->semantic = o->semantic;
-    schema->device_type = CBD_DEVICE_CPU;
+    schema->device_type = o->device_type ? o->device_type : existing != NULL ? existing->device_type : CBD_DEVICE_CPU;
+    schema->device_id = o->device_type ? o->device_id : existing != NULL ? existing->device_id : 0;
     schema->code = o->lanes ? o->code : existing->code;
     schema->bits = o->lanes ? o->bits : existing->bits;
     schema->lanes = o->lanes ? o->lanes : existing->lanes;
@@ -189,7 +218,7 @@ static cbd_status schema_of_map(cbd_stage *stage, cbd_query *query, size_t lengt
     return status == CBD_STATUS_OK ? try_map(r, found ? &existing : NULL, error) : status;
 }
 
-static cbd_status of_before(const cbd_session *session, cbd_error *error)
+cbd_status cbdi_session_before(const cbd_session *session, cbd_error *error)
 {
     return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED,
                      "the broker restarted, and the session on \"%.200s\" is of the time before: map it anew", session->name);
@@ -208,6 +237,10 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     arguments.name_offset_bytes = sizeof arguments;
     arguments.name_bytes = (uint32_t)name_bytes;
     arguments.prim_mode = o->prim_mode;
+    arguments.schema.device_type = o->device_type; /* 0: where the attribute lies by then */
+    arguments.schema.device_id = o->device_id;
+    arguments.staging_type = o->staging_type;
+    arguments.staging_id = o->staging_id;
     arguments.init = o->init;
     arguments.group_rows = o->group_rows;
     if (size_bytes != 0) {
@@ -250,7 +283,7 @@ static cbd_status open_session(cbd_session *session, const cbd_map_options *o, c
     status = cbdi_take_group(session, descriptor, error);
     pthread_mutex_unlock(&stage->cache_lock);
     if (status != CBD_STATUS_OK && session->life != atomic_load(&stage->ring.life))
-        return of_before(session, error); /* the next broker does not know what the last one leased */
+        return cbdi_session_before(session, error); /* the next broker does not know what the last one leased */
     return status;
 }
 
@@ -311,15 +344,22 @@ cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, c
 static cbd_status map_checked(cbd_stage *stage, cbd_query *query, const char *name, size_t length, const cbd_map_options *o,
                               cbd_session **out, cbd_error *error)
 {
-    struct map_request r = {.name = name, .options = o, .prims = query->count};
-    cbd_status status = schema_of_map(stage, query, length, &r, error);
+    cbd_map_options wire = *o; /* with the broker's devices */
+    struct map_request r = {.name = name, .options = &wire, .prims = query->count};
+    cbd_status status = cbdi_device_named(stage, "device_type and device_id", &wire.device_type, &wire.device_id, error);
+    if (status == CBD_STATUS_OK)
+        status = cbdi_device_named(stage, "staging_type and staging_id", &wire.staging_type, &wire.staging_id, error);
+    if (status == CBD_STATUS_OK)
+        status = schema_of_map(stage, query, length, &r, error);
+    if (status == CBD_STATUS_OK && (wire.staging_type ? wire.staging_type : r.schema.device_type) == CBD_DEVICE_CUDA && cbdi_cuda() == NULL)
+        status = cbdi_cuda_needed(name, error);
     if (status == CBD_STATUS_OK && stage->read_only)
         status = cbdi_fail(error, CBD_STATUS_ACCESS_DENIED, "this client connected with read_only: it cannot write");
     if (status == CBD_STATUS_OK && !o->next_ordinal)
         status = cbdi_ordinal_check(stage, name, length, o->ordinal, error);
     if (status == CBD_STATUS_OK && o->prim_mode == CBD_MODE_INSERT)
         status = cbdi_insert_check(stage, query, name, error);
-    return status == CBD_STATUS_OK ? cbdi_map_rows(stage, query, name, o, &r.schema, out, error) : status;
+    return status == CBD_STATUS_OK ? cbdi_map_rows(stage, query, name, &wire, &r.schema, out, error) : status;
 }
 
 cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
@@ -346,10 +386,10 @@ cbd_status cbd_map_attribute(cbd_stage *stage, cbd_query *query, const char *nam
 
 uint64_t cbd_session_group_count(const cbd_session *session) { return session == NULL ? 0 : session->group_count; }
 
-static cbd_status ended(const cbd_session *session, cbd_error *error)
+cbd_status cbdi_session_over(const cbd_session *session, cbd_error *error)
 {
     if (atomic_load(&session->lost))
-        return of_before(session, error);
+        return cbdi_session_before(session, error);
     return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" has ended", session->name);
 }
 
@@ -359,9 +399,9 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
         return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session or the place for the group is NULL");
     *group = NULL;
     if (atomic_load(&session->over))
-        return ended(session, error);
+        return cbdi_session_over(session, error);
     if (session->life != atomic_load(&session->stage->ring.life))
-        return of_before(session, error);
+        return cbdi_session_before(session, error);
     if (session->next == session->count) {
         if (!session->split)
             return cbdi_fail(error, CBD_STATUS_END, "all %zu groups were fetched", session->count);
@@ -371,248 +411,4 @@ cbd_status cbd_fetch_map_next(cbd_session *session, cbd_group **group, cbd_error
     }
     *group = &session->groups[session->next++]->view;
     return CBD_STATUS_OK;
-}
-
-/* One writer less. After the last one the broker may give the memory to others (rule B1): a
- * session that has ended is closed, although its handle is kept. Not with ring.lock held. */
-static void writer_gone(cbd_session *session)
-{
-    if (atomic_fetch_sub(&session->writers, 1) == 1)
-        cbdi_session_closed(session->stage, session->life);
-}
-
-/* False where it has ended already; else its views must not be written from now on, and writer_gone follows. */
-static bool mark_over(cbd_session *session)
-{
-    if (atomic_exchange(&session->over, 1))
-        return false;
-    if (session->life != 0)
-        atomic_fetch_sub(&session->stage->open_sessions, 1);
-    return true;
-}
-
-/* An op on the session: of its life alone, and about its attribute. */
-static void of_session(struct submission *s, const cbd_session *session)
-{
-    s->handle = session->handle;
-    s->life = session->life;
-    s->about = cbdi_hash(session->name, strlen(session->name));
-    s->about_ordinal = session->count != 0 ? session->groups[0]->view.ordinal : 0;
-}
-
-/* Submits the end of a session, or of a claimed group, by an op that cannot get lost. */
-static void submit_end(cbd_session *session, uint32_t flags)
-{
-    if (session->handle == 0 || session->last == NULL || (session->claimed && session->groups[0]->unmapped))
-        return;
-    session->last->opcode = session->claimed ? CBD_OP_UNMAP_GROUP : CBD_OP_UNMAP_ATTRIBUTE;
-    session->last->value = session->claimed ? session->groups[0]->view.index : 0;
-    session->last->flags = flags;
-    session->last->handle = session->handle;
-    session->last->life = session->life;
-    cbdi_defer(session->stage, session->last);
-    session->last = NULL;
-}
-
-/* Ends it where it is open. */
-static void end_session(cbd_session *session, uint32_t flags)
-{
-    if (!mark_over(session))
-        return;
-    submit_end(session, flags);
-    writer_gone(session);
-}
-
-/* An unmap was refused. Where the session is of an earlier life, that is its end. */
-static void refused(cbd_session *session, cbd_status status)
-{
-    if (status != CBD_STATUS_BROKER_RESTARTED || session->life == atomic_load(&session->stage->ring.life))
-        return;
-    atomic_store(&session->lost, 1);
-    if (mark_over(session))
-        writer_gone(session);
-}
-
-/* COPY where memory that the unmap gives away is lent: the broker must not adopt it (M1). */
-static uint32_t copy_if_lent(const struct map_group *group) { return atomic_load(&group->lent) != 0 ? CBD_FLAG_COPY : 0; }
-
-cbd_status cbd_unmap_group(cbd_group *view, uint32_t flags, cbd_op **op, cbd_error *error)
-{
-    struct map_group *group = (struct map_group *)view;
-    if (op != NULL)
-        *op = NULL;
-    if (view == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "group is NULL");
-    cbd_session *session = view->session;
-    if (atomic_load(&session->lost))
-        return ended(session, error);
-    if (atomic_load(&session->over) || group->unmapped)
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "group %llu of \"%.200s\" was handed back already",
-                         (unsigned long long)view->index, session->name);
-    if (flags & ~CBD_FLAG_COPY)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "flags are 0x%x: expected 0 or CBD_FLAG_COPY", flags);
-    cbd_status status = cbdi_enter(session->stage, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags | copy_if_lent(group), .value = view->index};
-    of_session(&s, session);
-    status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
-    if (status == CBD_STATUS_OK) {
-        protect(session, group, PROT_READ);
-        group->unmapped = true;
-        cbdi_submit_commit(session->stage, &s, op);
-    }
-    cbdi_leave(session->stage);
-    return status;
-}
-
-cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error)
-{
-    if (op != NULL)
-        *op = NULL;
-    if (session == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    if (atomic_load(&session->over))
-        return ended(session, error);
-    if (session->claimed)
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "the session on \"%.200s\" is another client's; unmap the group that was claimed",
-                         session->name);
-    if (flags & ~(CBD_FLAG_COPY | CBD_FLAG_SEAL | CBD_FLAG_NEXT_ORDINAL))
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "flags are 0x%x: expected NEXT_ORDINAL, SEAL and COPY at most", flags);
-    if ((flags & CBD_FLAG_NEXT_ORDINAL) && !session->next_ordinal)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
-                         "NEXT_ORDINAL at unmap, but \"%.200s\" was mapped at an ordinal of its own", session->name);
-    cbd_status status = cbdi_enter(session->stage, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    struct submission s = {.opcode = CBD_OP_UNMAP_ATTRIBUTE,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0)};
-    for (size_t i = 0; i < session->count; i++)
-        if (!session->groups[i]->unmapped)
-            s.flags |= copy_if_lent(session->groups[i]);
-    of_session(&s, session);
-    status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
-    if (status == CBD_STATUS_OK) {
-        for (size_t i = 0; i < session->count; i++)
-            if (!session->groups[i]->unmapped && session->groups[i]->segment != NULL)
-                protect(session, session->groups[i], PROT_READ);
-        bool open = mark_over(session);
-        atomic_store(&session->waiting, session->split);
-        cbdi_submit_commit(session->stage, &s, op);
-        if (open)
-            writer_gone(session);
-    } else {
-        refused(session, status);
-    }
-    cbdi_leave(session->stage);
-    return status;
-}
-
-cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t count, const uint64_t *mask, uint32_t flags,
-                               cbd_op **out, cbd_error *error)
-{
-    struct map_group *group = (struct map_group *)view;
-    cbd_abi_unmap_arguments arguments;
-    uint64_t words = mask != NULL ? (count + 63) / 64 : 0;
-    cbd_op *op;
-    memset(&arguments, 0, sizeof arguments);
-    arguments.selection.count = count;
-    arguments.selection.sort = mask != NULL ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
-    arguments.selection.words_offset_bytes = mask != NULL ? sizeof arguments : 0;
-    arguments.selection.word_count = (uint32_t)words;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .value = view->index};
-    of_session(&s, session);
-    cbd_status status = cbdi_submit_begin(session->stage, &s, sizeof arguments + words * sizeof *mask, 0, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    memcpy(s.arguments, &arguments, sizeof arguments);
-    if (words != 0)
-        memcpy(s.arguments + sizeof arguments, mask, words * sizeof *mask);
-    protect(session, group, PROT_READ);
-    group->unmapped = true;
-    cbdi_submit_commit(session->stage, &s, &op);
-    /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
-    bool interrupted = false;
-    while (cbd_op_wait(op, WAIT_TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
-        interrupted = cbdi_interrupted();
-    if (interrupted) {
-        cbd_op_release(op);
-        return cbdi_fail(error, CBD_STATUS_TIMEOUT, "the wait for \"%.200s\" was interrupted; its rows may be written all the same",
-                         session->name);
-    }
-    if (atomic_load(&op->done) && op->result.status == CBD_STATUS_OK)
-        end_session(session, 0);
-    if (out != NULL)
-        *out = op;
-    else
-        cbd_op_release(op);
-    return CBD_STATUS_OK;
-}
-
-cbd_status cbd_abort(cbd_session *session, cbd_error *error)
-{
-    if (session == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_HANDLE, "session is NULL");
-    end_session(session, CBD_FLAG_ABORT);
-    if (atomic_exchange(&session->waiting, 0))
-        submit_end(session, CBD_FLAG_ABORT);
-    return CBD_STATUS_OK;
-}
-
-/* Drops a reference; the last one lets the memory go. */
-static void drop_session(cbd_session *session)
-{
-    if (atomic_fetch_sub(&session->refs, 1) != 1)
-        return;
-    cbd_stage *stage = session->stage;
-    for (size_t i = 0; i < session->count; i++) {
-        if (session->groups[i]->segment != NULL)
-            atomic_fetch_sub(&session->groups[i]->segment->users, 1);
-        free(session->groups[i]->arrays);
-        free(session->groups[i]);
-    }
-    cbdi_query_drop(session->query);
-    atomic_fetch_sub(&stage->sessions_kept, 1);
-    free(session->prims);
-    free(session->last);
-    free(session->sizes);
-    free(session->groups);
-    free(session);
-    cbdi_leave(stage);
-    cbdi_stage_drop(stage);
-}
-
-void cbd_session_release(cbd_session *session)
-{
-    if (session == NULL)
-        return;
-    cbd_stage *stage = session->stage;
-    if (session->handle != 0 && !atomic_load(&session->over) && !atomic_load(&stage->foreign))
-        cbdi_log(CBD_LOG_WARNING, CBDI_LOG_HANDLE, "stage %s: the session on \"%.200s\" was released while it was open: nothing of it is written",
-                 stage->name, session->name);
-    end_session(session, CBD_FLAG_ABORT); /* what waits for other clients goes on */
-    drop_session(session);
-}
-
-cbd_status cbdi_group_lend(struct map_group *group, cbd_error *error)
-{
-    cbd_session *session = group->view.session;
-    uint32_t writers = atomic_load(&session->writers);
-    do {
-        if (writers == 0 || atomic_load(&session->over))
-            return ended(session, error);
-    } while (!atomic_compare_exchange_weak(&session->writers, &writers, writers + 1));
-    atomic_fetch_add(&session->refs, 1);
-    atomic_fetch_add(&group->lent, 1);
-    return CBD_STATUS_OK;
-}
-
-void cbdi_group_unlend(struct map_group *group)
-{
-    cbd_session *session = group->view.session;
-    atomic_fetch_sub(&group->lent, 1);
-    writer_gone(session);
-    drop_session(session);
 }

@@ -1,4 +1,4 @@
-/* What a map session is, for map.c (the owner's side) and claim.c (groups of sessions
+/* What a map session is, for map.c and unmap.c (the owner's side) and claim.c (groups of sessions
  * of several, claimed one by one). */
 #ifndef CBDI_MAP_H
 #define CBDI_MAP_H
@@ -9,6 +9,8 @@ struct map_group {
     cbd_group view; /* first */
     struct segment *segment;
     uint64_t offset_bytes, lease_bytes;
+    struct cbdi_import *event; /* of device memory, else NULL: recorded behind what fills it (C3) */
+    uint32_t event_index;
     bool unmapped;
     cbd_staged_array *arrays; /* view.arrays */
     _Atomic uint32_t lent;    /* exports that are alive: somebody may still look, or write */
@@ -37,6 +39,11 @@ struct cbd_session {
     char name[];
 };
 
+/* Under GUARD, the memory of a group of the host (M1). */
+void cbdi_group_protect(const cbd_session *session, const struct map_group *group, int protection);
+/* The errors of sessions of an earlier broker, and of those that have ended. */
+cbd_status cbdi_session_before(const cbd_session *session, cbd_error *error);
+cbd_status cbdi_session_over(const cbd_session *session, cbd_error *error);
 /* A session without groups; NULL: no memory. */
 cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *name, size_t length);
 /* Makes one more group from the broker's descriptor, which is checked first; with cache_lock held. */
@@ -47,6 +54,8 @@ cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd
  * copies. Any thread ends it. */
 cbd_status cbdi_group_lend(struct map_group *group, cbd_error *error);
 void cbdi_group_unlend(struct map_group *group);
+/* Ends the session as cbd_unmap_attribute does; recorded: the group's event says when its rows are there. */
+cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, bool recorded, cbd_op **op, cbd_error *error);
 /* Claims one more group of an own session; END when there is none left. */
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);
 

@@ -90,7 +90,8 @@ void cbd_pin_release(cbd_pin *pin)
         exchange64(&slot_of(pin)->epoch, 0);
     for (uint32_t i = 0; i < pin->use_count; i++) {
         uncount_version(stage, pin->uses[i].version);
-        atomic_fetch_sub(&pin->uses[i].segment->users, 1);
+        if (pin->uses[i].segment != NULL)
+            atomic_fetch_sub(&pin->uses[i].segment->users, 1);
     }
     pin->use_count = 0;
     atomic_store_explicit(&pin->epoch, 0, memory_order_relaxed);
@@ -269,6 +270,7 @@ static struct version_use *count_version(cbd_stage *stage, struct column *column
         idle->next = column->uses;
         column->uses = idle;
     }
+    cbdi_mirrors_free(idle); /* of another version */
     idle->birth = version->birth;
     idle->bytes = version->block.length_bytes;
     idle->elements = 0;
@@ -297,24 +299,32 @@ cbd_status cbdi_pin_use(cbd_pin *pin, struct column *column, const struct versio
             atomic_fetch_sub(&use->count, 1);
             return CBD_STATUS_OK;
         }
-    atomic_fetch_add(&segment->users, 1);
+    if (segment != NULL)
+        atomic_fetch_add(&segment->users, 1);
     pin->uses[pin->use_count++] = (struct pin_use){segment, use};
 
     cbd_status status = check_pinned(stage, error);
     if (status != CBD_STATUS_OK) {
         pin->use_count--; /* a snapshot's pin goes on without this version */
-        atomic_fetch_sub(&segment->users, 1);
+        if (segment != NULL)
+            atomic_fetch_sub(&segment->users, 1);
         uncount_version(stage, use);
     }
     return status;
 }
 
+struct version_use *cbdi_version_use(const struct column *column, uint64_t birth)
+{
+    struct version_use *use = column->uses;
+    while (use != NULL && (use->birth != birth || atomic_load(&use->count) == 0 || atomic_load(&use->count) == CLOSING))
+        use = use->next;
+    return use;
+}
+
 cbd_status cbdi_pin_elements(cbd_pin *pin, const struct column *column, const struct version *version, uint64_t bytes,
                              cbd_error *error)
 {
-    struct version_use *use = column->uses;
-    while (use != NULL && (use->birth != version->birth || atomic_load(&use->count) == 0 || atomic_load(&use->count) == CLOSING))
-        use = use->next;
+    struct version_use *use = cbdi_version_use(column, version->birth);
     if (use == NULL || bytes <= use->elements)
         return CBD_STATUS_OK;
     uint64_t more = bytes - use->elements;

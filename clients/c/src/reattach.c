@@ -173,9 +173,11 @@ void cbdi_reattach_settle(cbd_stage *stage)
     if (status == CBD_STATUS_OK) {
         if (!cbdi_ring_renew(stage, &outcomes, closed, &why))
             status = why.status; /* OK: another broker was lost meanwhile */
-        else
+        else {
+            atomic_store(&stage->retired_seen, load32(&stage->directory->retired_count) - 1); /* arenas of before are void (B3) */
             cbdi_log(CBD_LOG_INFO, CBDI_LOG_SESSION, "stage %s: broker %llu took the session up again at epoch %llu", stage->name,
                      (unsigned long long)atomic_load(&stage->broker_incarnation), (unsigned long long)outcomes.epoch);
+        }
         cbdi_outcomes_free(&outcomes);
     } else {
         free(closed);

@@ -1,7 +1,7 @@
 /* Segments: id → mapping. An unknown id is asked for over the socket, mapped, and
  * the descriptor closed (S2). Ids are never reused, so a cached mapping stays true;
  * a segment that the directory marks as retired is unmapped at the next call, unless
- * a pin or a map session still looks at it.
+ * a pin or a map session still looks at it. Arenas of device memory stand in the same table (device.c).
  *
  * Everything here runs with cache_lock held.
  */
@@ -14,10 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* No stage has so many; a greater id is a broken one, and must not make us allocate. */
-#define SEGMENT_ID_MAX ((uint64_t)1 << 24)
+struct segment *cbdi_segment_known(cbd_stage *stage, uint64_t id)
+{
+    return id - 1 < stage->segments_room ? stage->segments[id - 1] : NULL;
+}
 
-static cbd_status keep(cbd_stage *stage, struct segment *segment)
+cbd_status cbdi_segment_keep(cbd_stage *stage, struct segment *segment, cbd_error *error)
 {
     if (segment->id > stage->segments_room) {
         uint64_t room = stage->segments_room ? stage->segments_room : 64;
@@ -25,7 +27,7 @@ static cbd_status keep(cbd_stage *stage, struct segment *segment)
             room *= 2;
         struct segment **grown = realloc(stage->segments, room * sizeof *grown);
         if (grown == NULL)
-            return CBD_STATUS_OUT_OF_MEMORY;
+            return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to note segment %llu", (unsigned long long)segment->id);
         memset(grown + stage->segments_room, 0, (room - stage->segments_room) * sizeof *grown);
         stage->segments = grown;
         stage->segments_room = room;
@@ -73,9 +75,7 @@ static cbd_status map_segment(cbd_stage *stage, const cbd_abi_segment_reply *rep
         segment->base = base;
         segment->size_bytes = reply->size_bytes;
         segment->writable = reply->writable != 0;
-        status = keep(stage, segment);
-        if (status != CBD_STATUS_OK)
-            cbdi_fail(error, status, "no memory to note segment %llu", (unsigned long long)reply->segment);
+        status = cbdi_segment_keep(stage, segment, error);
     }
     if (status != CBD_STATUS_OK) {
         free(segment);
@@ -120,10 +120,10 @@ cbd_status cbdi_segment(cbd_stage *stage, uint64_t id, struct segment **segment,
     if (id == 0 || id > SEGMENT_ID_MAX)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "segment id %llu: expected 1 to %llu", (unsigned long long)id,
                          (unsigned long long)SEGMENT_ID_MAX);
-    if (id <= stage->segments_room && stage->segments[id - 1] != NULL) {
-        *segment = stage->segments[id - 1];
-        return CBD_STATUS_OK;
-    }
+    if ((*segment = cbdi_segment_known(stage, id)) != NULL)
+        return (*segment)->import == NULL ? CBD_STATUS_OK
+                                          : cbdi_fail(error, CBD_STATUS_INTERNAL, "segment %llu is device memory: expected memory of the host",
+                                                      (unsigned long long)id);
     if (stage->at_once)
         return CBD_STATUS_TIMEOUT;
     cbd_abi_segment_reply reply;
@@ -199,14 +199,19 @@ void cbdi_segments_trim(cbd_stage *stage)
                                   NULL) != CBD_STATUS_OK)
             continue;
         const cbd_abi_segment_entry *entry = (const cbd_abi_segment_entry *)bytes + place;
-        if (load32(&entry->state) != CBD_SEGMENT_RETIRED || load64(&entry->segment) != i + 1)
+        bool before = segment->import != NULL && segment->life != atomic_load(&stage->ring.life); /* void, whatever is said of it (B3) */
+        if (!before && (load32(&entry->state) != CBD_SEGMENT_RETIRED || load64(&entry->segment) != i + 1))
             continue;
         if (atomic_load(&segment->users) != 0) {
             all = false; /* look again at the next call */
             continue;
         }
-        cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: segment %llu is retired and unmapped", stage->name, (unsigned long long)segment->id);
         stage->segments[i] = NULL;
+        if (segment->import != NULL) {
+            cbdi_arena_close(stage, segment);
+            continue;
+        }
+        cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: segment %llu is retired and unmapped", stage->name, (unsigned long long)segment->id);
         munmap(segment->base, segment->size_bytes);
         free(segment);
     }
@@ -216,6 +221,7 @@ void cbdi_segments_trim(cbd_stage *stage)
 
 void cbdi_segments_unmap(cbd_stage *stage)
 {
+    cbdi_device_end(stage);
     for (uint64_t i = 0; i < stage->segments_room; i++) {
         if (stage->segments[i] == NULL)
             continue;

@@ -130,6 +130,7 @@ cbd_status cbd_attribute_at(cbd_stage *stage, uint32_t index, cbd_attribute_info
         info->retain = load32(&entry->retain);
         info->handoff = load32(&entry->handoff);
         info->schema = column->schema;
+        cbdi_schema_out(stage, &info->schema);
         info->row_bytes = column->row_bytes;
         info->version_count = load64(&entry->version_count);
         info->adopted_count = load64(&entry->adopted_count);
@@ -155,6 +156,11 @@ cbd_status cbd_attribute_schema(cbd_stage *stage, const char *name, cbd_schema *
     if (status != CBD_STATUS_OK)
         return status;
     status = cbdi_schema_of(stage, name, length, schema, &found, error);
+    if (found) {
+        pthread_mutex_lock(&stage->cache_lock);
+        cbdi_schema_out(stage, schema);
+        pthread_mutex_unlock(&stage->cache_lock);
+    }
     cbdi_leave(stage);
     if (status == CBD_STATUS_OK && !found)
         status = cbdi_fail(error, CBD_STATUS_NOT_FOUND, "nobody declared or wrote an attribute \"%.200s\"", name);

@@ -4,6 +4,7 @@
  * A payload up to CBD_INLINE_BYTES_MAX goes into the op's arguments; a larger one is
  * copied into mapped staging memory, which the broker may adopt.
  */
+#include "map.h"
 #include "write.h"
 
 #include <stdlib.h>
@@ -78,7 +79,8 @@ cbd_status cbdi_schema_accept(const char *name, const cbd_schema *existing, cons
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "semantic is %u but that of the attribute \"%.200s\" is %u", s->semantic,
                          name, existing->semantic);
     if (existing->device_type != s->device_type || existing->device_id != s->device_id)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "device is (%u, %u) but the attribute \"%.200s\" lies on (%u, %u)",
+        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "device is (%u, %u) but the attribute \"%.200s\" lies on (%u, %u), as the broker counts GPUs; name none to write where it lies",
                          s->device_type, s->device_id, name, existing->device_type, existing->device_id);
     return CBD_STATUS_OK;
 }
@@ -142,10 +144,12 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
     uint32_t ndim = open ? w->new_ndim : o->row_ndim;
     if (ndim > CBD_ROW_NDIM_MAX)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor has %u dimensions: a row has at most %u", ndim, CBD_ROW_NDIM_MAX);
+    w->is_new = existing == NULL;
     memset(&w->schema, 0, sizeof w->schema);
     w->schema.kind = CBD_KIND_FIXED;
     w->schema.semantic = o->semantic;
-    w->schema.device_type = CBD_DEVICE_CPU;
+    w->schema.device_type = w->device_type ? w->device_type : existing != NULL ? existing->device_type : w->number ? CBD_DEVICE_CUDA : CBD_DEVICE_CPU;
+    w->schema.device_id = w->device_type ? w->device_id : existing != NULL ? existing->device_id : w->number ? w->number - 1 : 0;
     if (o->is_array)
         return cbdi_array_schema(w, existing, error);
     w->schema.row_ndim = ndim;
@@ -169,8 +173,18 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
     cbd_status status = cbdi_tensors_check(w, error);
+    w->device_type = o->device_type;
+    w->device_id = o->device_id;
+    if (status == CBD_STATUS_OK)
+        status = cbdi_device_named(stage, "device_type and device_id", &w->device_type, &w->device_id, error);
+    if (status == CBD_STATUS_OK && cbdi_on_device(w->tensor))
+        status = cbdi_device_in(stage, "the tensor", CBD_DEVICE_CUDA, w->tensor->device_id, &w->number, error);
     if (status != CBD_STATUS_OK)
         return status;
+    if (o->is_array && cbdi_on_device(w->tensor))
+        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
+                         "attribute \"%.200s\": rows of array kind lie on the host, and the tensor on GPU %u: copy it to the host first", w->name,
+                         w->tensor->device_id);
     if (!o->is_array && o->tensor_count > 1) /* behaviour 9 */
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "got %llu tensors, expected one: a fixed attribute takes exactly one tensor",
                          (unsigned long long)o->tensor_count);
@@ -228,6 +242,8 @@ void cbdi_write_put(const struct write *w, uint8_t *arguments, uint64_t at, cbd_
     uint64_t sizes = size_count(w), sizes_at = words_at + words * sizeof(uint64_t), payload_at = sizes_at + sizes * sizeof(uint64_t);
     memset(entry, 0, sizeof *entry);
     cbdi_schema_to_abi(&w->schema, &entry->schema);
+    entry->schema.device_type = w->device_type; /* 0: where the attribute lies by then */
+    entry->schema.device_id = w->device_id;
     entry->payload.offset_bytes = payload_at;
     entry->payload.length_bytes = w->bytes;
     entry->payload_rows = w->count;
@@ -280,7 +296,9 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
     cbd_group *group = NULL;
     uint64_t size = w->query->count, *sizes = NULL;
     uint32_t flags = o->seal ? CBD_FLAG_SEAL : 0;
+    bool recorded = false;
     cbd_status status = CBD_STATUS_OK;
+    cbdi_write_staging(w, &options);
     if (w->sizes != NULL) {
         sizes = calloc(size, sizeof *sizes); /* rows that are not meant are empty */
         if (sizes == NULL)
@@ -299,10 +317,14 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "mapped %llu rows, got %llu", (unsigned long long)size,
                            (unsigned long long)group->rows);
     if (status == CBD_STATUS_OK) {
-        copy_rows(w, group->data);
-        status = w->whole && o->mask == NULL ? cbd_unmap_attribute(session, flags, op, error)
-                                                     : cbdi_unmap_selected(session, group, w->count, o->mask, flags, op, error);
+        if (cbdi_on_device(w->tensor))
+            status = cbdi_write_on_device(w, group, &recorded, error);
+        else
+            copy_rows(w, group->data);
     }
+    if (status == CBD_STATUS_OK)
+        status = w->whole && o->mask == NULL ? cbdi_unmap_session(session, flags, recorded, op, error)
+                                             : cbdi_unmap_selected(session, group, w->count, o->mask, flags, recorded, op, error);
     cbd_session_release(session); /* aborts where something failed */
     return status;
 }
@@ -321,7 +343,7 @@ static cbd_status write_one(cbd_stage *stage, struct write *w, cbd_op **op, cbd_
     if (status == CBD_STATUS_OK)
         status = cbdi_check_write(stage, w, error);
     if (status == CBD_STATUS_OK) {
-        bool small = w->bytes <= CBD_INLINE_BYTES_MAX && w->bytes <= stage->ring.arguments.size_bytes / 2;
+        bool small = (!cbdi_on_device(w->tensor) || w->bytes == 0) && w->bytes <= CBD_INLINE_BYTES_MAX && w->bytes <= stage->ring.arguments.size_bytes / 2;
         if (!small && atomic_load(&query->running) && (status = cbdi_query_settle(query, error)) == CBD_STATUS_OK)
             status = cbdi_check_write(stage, w, error); /* now with what the query has */
         if (status == CBD_STATUS_OK)
@@ -342,6 +364,14 @@ cbd_status cbd_write_attribute(cbd_stage *stage, cbd_query *query, const char *n
 
 cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *tensor, uint32_t semantic, cbd_op **op,
                        cbd_error *error)
+{
+    cbd_write_options options = cbd_write_options_default();
+    options.semantic = semantic;
+    return cbd_publish_with(stage, name, tensor, &options, op, error);
+}
+
+cbd_status cbd_publish_with(cbd_stage *stage, const char *name, const cbd_tensor *tensor, const cbd_write_options *options, cbd_op **op,
+                            cbd_error *error)
 {
     int64_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX];
     uint64_t whole[CBD_NDIM_MAX];
@@ -365,7 +395,10 @@ cbd_status cbd_publish(cbd_stage *stage, const char *name, const cbd_tensor *ten
     struct write w = {.name = name, .tensor = &row, .options = cbd_write_options_default(),
                       .new_ndim = (uint32_t)tensor->ndim, .new_shape = whole}; /* a new attribute: its row is the whole array */
     w.options.next_ordinal = w.options.seal = 1;
-    w.options.semantic = semantic;
+    w.options.semantic = options->semantic;
+    w.options.device_type = options->device_type;
+    w.options.device_id = options->device_id;
+    w.options.sync = options->sync;
     cbd_status status = cbd_root_query(stage, &root, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -413,8 +446,6 @@ cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *sch
     cbd_status status = cbdi_name_check(name, true, &length, error);
     if (status == CBD_STATUS_OK)
         status = cbd_schema_row_bytes(schema, &row_bytes, error);
-    if (status == CBD_STATUS_OK && schema->device_type > CBD_DEVICE_CPU)
-        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "device type %u: this version holds host memory only", schema->device_type);
     if (status == CBD_STATUS_OK && handoff > CBD_HANDOFF_COPY)
         status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "handoff is %u: expected 0 (default), 1 (adopt) or 2 (copy)", handoff);
     if (status == CBD_STATUS_OK)
@@ -425,11 +456,20 @@ cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *sch
         cbdi_leave(stage);
         return status;
     }
-    cbd_schema host = *schema;
-    host.device_type = CBD_DEVICE_CPU;
+    cbd_schema wire = *schema; /* with the broker's device */
+    if (wire.device_type == 0)
+        wire.device_type = CBD_DEVICE_CPU;
+    status = cbdi_device_named(stage, "the schema", &wire.device_type, &wire.device_id, error);
+    if (status == CBD_STATUS_OK && wire.device_type == CBD_DEVICE_CUDA && wire.kind == CBD_KIND_ARRAY)
+        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": kind array on a GPU: rows of lengths of their own lie on the host",
+                           name);
+    if (status != CBD_STATUS_OK) {
+        cbdi_leave(stage);
+        return status;
+    }
     cbd_abi_declare_arguments arguments = {.name_offset_bytes = sizeof arguments, .name_bytes = (uint32_t)length,
                                            .retain = retain, .handoff = handoff};
-    cbdi_schema_to_abi(&host, &arguments.schema);
+    cbdi_schema_to_abi(&wire, &arguments.schema);
     struct submission s = {.opcode = CBD_OP_DECLARE};
     status = cbdi_submit_begin(stage, &s, sizeof arguments + length, 0, error);
     if (status == CBD_STATUS_OK) {

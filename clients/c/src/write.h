@@ -12,6 +12,9 @@ struct write {
     cbd_write_options options;
     uint32_t new_ndim; /* publish: the tensor is one row. Of a new column's row_shape, where the options give none */
     const uint64_t *new_shape;
+    uint32_t device_type, device_id; /* of the options, as the broker counts; 0: where the attribute lies */
+    uint32_t number;                 /* of the device that the tensor lies on; 0: the host */
+    bool is_new;                     /* there is no such attribute yet */
     cbd_schema schema;
     uint64_t row_bytes; /* array kind: of an element */
     uint64_t count; /* prims that are addressed: rows of the payload */
@@ -25,6 +28,11 @@ struct write {
  * what is of array kind. cbdi_write_free in any case. */
 cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error);
 void cbdi_write_free(struct write *w);
+
+/* A tensor on a GPU (write_device.c): where its rows are staged; and copying them into that group.
+ * recorded: the group's event says when they are there, else they are. */
+void cbdi_write_staging(const struct write *w, cbd_map_options *options);
+cbd_status cbdi_write_on_device(const struct write *w, cbd_group *group, bool *recorded, cbd_error *error);
 
 /* The words of the mask. */
 uint64_t cbdi_write_words(const struct write *w);

@@ -162,6 +162,14 @@ static void answer_message(struct fake *f, const uint8_t *message)
                                        .writable = request.segment == 2};
         atomic_fetch_add(&f->segment_asks, 1);
         send_with(f->connection, &reply, sizeof reply, known ? &f->segment_fds[request.segment - 1] : NULL, known);
+    } else if (header.type == CBD_MESSAGE_DEVICE_REQUEST) {
+        cbd_abi_device_request request;
+        memcpy(&request, message, sizeof request);
+        cbd_abi_device_reply reply = {.header = {CBD_MAGIC_MESSAGE, f->version, CBD_MESSAGE_DEVICE_REPLY, sizeof reply},
+                                      .status = CBD_STATUS_NOT_FOUND, .sort = request.sort, .index = request.index};
+        if (f->on_device != NULL)
+            f->on_device(f, &request, &reply);
+        send_with(f->connection, &reply, sizeof reply, NULL, 0);
     }
 }
 
@@ -175,7 +183,7 @@ static void run_op(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_co
     CHECK(e->argument_bytes == 0 || e->argument_offset_bytes + e->argument_bytes <= f->argument_bytes);
     CHECK(e->result_offset_bytes % 8 == 0 && e->result_offset_bytes + e->result_bytes <= f->result_bytes);
     CHECK(e->result_bytes >= 512);
-    CHECK(e->handle == 0 || e->handle >> 32 == f->lives); /* never one that another broker gave */
+    CHECK(e->opcode == CBD_OP_MIRROR || e->handle == 0 || e->handle >> 32 == f->lives); /* never one that another broker gave */
     if (e->opcode == CBD_OP_QUERY_PATHS || e->opcode == CBD_OP_INTERN) {
         cbd_abi_string_list list;
         memcpy(&list, arguments, sizeof list);

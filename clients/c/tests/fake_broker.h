@@ -49,6 +49,8 @@ struct fake {
     /* Called for every op before it is answered; may change the completion or return
      * false to leave it out. */
     bool (*on_op)(struct fake *, const cbd_abi_submission_entry *, cbd_abi_completion_entry *);
+    /* Fills the answer to a request for a device, an arena or an event; without it there are none. */
+    void (*on_device)(struct fake *, const cbd_abi_device_request *, cbd_abi_device_reply *);
     /* Overwrites a completion's text. */
     const char *text;
 };

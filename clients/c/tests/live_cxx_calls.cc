@@ -327,6 +327,35 @@ static void tensors_go_out_and_in(const callboard::stage &stage)
     CHECK(pin && data[5] == 5);
 }
 
+/* On a machine without a GPU: what is on the host is there already, and what is not is refused by name. */
+static void memory_is_named(const callboard::stage &stage)
+{
+    MUST(callboard::cuda_enable());
+    CHECK(MUST(stage.devices()).empty());
+    ::setenv("CALLBOARD_CUDA_LIBRARY", "/nonexistent", 1);
+    fails(CBD_STATUS_NOT_SUPPORTED, "/nonexistent", [] { return callboard::cuda_device_count(); });
+    const float value = 7;
+    const std::int64_t one = 1;
+    done(MUST(stage.publish("memory", callboard::tensor_of(&value, 1, &one))));
+    const auto latest = MUST(stage.latest_in("memory", CBD_DEVICE_CPU));
+    CHECK(!latest.on_device() && latest->device_type == CBD_DEVICE_CPU && MUST(latest.values<float>())[0] == 7);
+    const auto same = MUST(latest.in(CBD_DEVICE_CPU));
+    CHECK(same->data == latest->data);
+    fails(CBD_STATUS_NOT_SUPPORTED, "serves no GPU", [&] { return latest.in(CBD_DEVICE_CUDA, 0); });
+    fails(CBD_STATUS_NOT_SUPPORTED, "serves no GPU", [&] { return stage.latest_in("memory", CBD_DEVICE_CUDA); });
+    const auto root = MUST(stage.root());
+    const auto read = MUST(stage.read(root, {"memory"}));
+    fails(CBD_STATUS_INVALID_ARGUMENT, "device (10, 0)", [&] { return read.next_in(10); });
+    CHECK(MUST(read.next_in(CBD_DEVICE_CPU)) && !MUST(read.next_in(CBD_DEVICE_CPU)));
+
+    const callboard::session session = MUST(stage.map<float>(root, "filled", callboard::next_ordinal));
+    const auto group = MUST(session.next());
+    CHECK(!group->on_device());
+    const cbd_cuda_sync sync = {1, 0};
+    fails(CBD_STATUS_INVALID_ARGUMENT, "lies on the host", [&] { return group->unmap(0, sync); });
+    fails(CBD_STATUS_INVALID_ARGUMENT, "lies on the host", [&] { return session.unmap(0, sync); });
+}
+
 static void it_closes_when_nothing_is_in_use(const char *name)
 {
     const callboard::stage stage = MUST(callboard::stage::connect(name));
@@ -350,5 +379,6 @@ void run_calls(const char *name)
     filters_find_prims(stage);
     groups_are_shared(stage);
     tensors_go_out_and_in(stage);
+    memory_is_named(stage);
     it_closes_when_nothing_is_in_use(name);
 }

@@ -132,7 +132,7 @@ static void what_cannot_be_exported_is_refused_and_releases_nothing(void)
         {&lanes, 0, CBD_STATUS_INVALID_ARGUMENT, "lanes is 256"},
         {&good, 4, CBD_STATUS_INVALID_ARGUMENT, "flags are 0x4"},
         {&nibble, 0, CBD_STATUS_NOT_SUPPORTED, "code 17 has 4 bits"},
-        {&cuda, 0, CBD_STATUS_NOT_SUPPORTED, "device type 2"},
+        {&cuda, 0, CBD_STATUS_NOT_SUPPORTED, "the tensor lies on a GPU, and this program has no part for CUDA: link libcallboard_cuda and call cbd_cuda_enable"},
         {&good, CBD_DLPACK_READ_ONLY, CBD_STATUS_NOT_SUPPORTED, "read-only"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -1210,7 +1210,6 @@ static cbd_status do_frontier(struct command *c)
     return status;
 }
 
-static cbd_status do_gpu(struct command *c) { (void)c; return no_call("no client moves device memory yet"); }
 static cbd_status do_handles(struct command *c) { (void)c; return no_call("how many pins are in use is not shown"); }
 
 static const struct {
@@ -1226,7 +1225,7 @@ static const struct {
     {"fill", do_fill, 0}, {"unmap", do_unmap, 0}, {"abort", do_abort, 0}, {"next", do_next, 0}, {"open", do_open, 0}, {"claim", do_claim, 0}, {"giveup", do_giveup, 0}, {"work", do_work, 0}, {"intern", do_intern, 0}, {"resolve", do_resolve, 0},
     {"attributes", do_attributes, 0}, {"delete", do_delete, 0}, {"find", do_find, 0}, {"handles", do_handles, 0},
     {"waits", do_waits, 0}, {"flood", do_flood, 0}, {"drain", do_drain, 0}, {"hoard", do_hoard, 0}, {"discard", do_discard, 0}, {"threads", do_threads, 0}, {"ticks", do_ticks, 0}, {"chase", do_chase, 0}, {"frontier", do_frontier, 0},
-    {"gpu", do_gpu, 0}, {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
+    {"list", do_list, 0}, {"listed", do_listed, 0}, {"retain", do_retain, 0}, {"unlist", do_unlist, 0},
     {"slice", do_slice, 0}, {"querylist", do_querylist, 0}, {"join", do_join, 0}, {"split", do_split, 0}, {"await", do_await, 0}, {"log", do_log, 0}, {"idle", do_idle, 0},
     {"race", do_race, 0}, {"deletes", do_deletes, 0}, {"cycles", do_cycles, 0}, {"frames", do_frames, 0},
 };

@@ -25,12 +25,6 @@ LIMIT = 20.0  # seconds: a driver never hangs
 NAMES = dict(enumerate(_abi.STATUS_NAMES))
 
 
-# Calls that the Python client does not have.
-LACKING = {
-    "gpu": "no client moves device memory yet",
-}
-
-
 class Late(Exception):
     """An error that came from waiting and not from the call."""
 
@@ -147,8 +141,6 @@ class Driver(Finding, Groups, Hoard, Rounds):
 
     def line(self, text: str) -> str:
         c = Command(text)
-        if c.verb in LACKING:
-            return f"absent {LACKING[c.verb]}"
         verb: Callable[[Command], str] | None = getattr(self, "do_" + c.verb, None)
         if verb is None:
             return f"error UNKNOWN call driver.py knows no verb {c.verb}"

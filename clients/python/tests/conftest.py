@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -39,14 +39,15 @@ def read_line(pipe: IO[bytes], timeout: float = 30) -> str:
 class Broker:
     """One running broker and how to reach it."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         if not BINARY.exists():
             pytest.fail(f"{BINARY} does not exist: build it with `make build`, or name it in $CALLBOARD_BIN")
         self.name = "pytest"
         self.runtime = directory / "run"
         self.runtime.mkdir(mode=0o700)
         (directory / "shm").mkdir(mode=0o700)
-        self.environment = {**os.environ, "CALLBOARD_RUNTIME_DIR": str(self.runtime), "CALLBOARD_STAGE": self.name}
+        found = {"CALLBOARD_RUNTIME_DIR": str(self.runtime), "CALLBOARD_STAGE": self.name}
+        self.environment = {**os.environ, **(environment or {}), **found}
         self.log = directory / "log"
         self.command = [BINARY, "serve", "--stage", self.name, "--shm-dir", str(directory / "shm"), *options]
         self.start()
@@ -118,6 +119,21 @@ class Broker:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+CUDA_LIBRARY = "CALLBOARD_CUDA_LIBRARY"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cuda_library() -> Iterator[str | None]:
+    """What the variable was. Neither this process nor its brokers find a driver of CUDA, whatever the machine has:
+    tests of device memory run in processes of their own (alone.py)."""
+    before = os.environ.get(CUDA_LIBRARY)
+    os.environ[CUDA_LIBRARY] = "/nowhere/libcuda.so.1"
+    yield before
+    del os.environ[CUDA_LIBRARY]
+    if before is not None:
+        os.environ[CUDA_LIBRARY] = before
 
 
 @pytest.fixture(scope="session")
@@ -198,3 +214,62 @@ def exchange_driver(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
     include = f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"
     return compiled("exchange_driver", tmp_path_factory.mktemp("exchange"), include)
+
+
+# ---- a machine with a GPU --------------------------------------------------------------------
+
+EMULATED = Path(__file__).parents[3] / "integration" / "cudaemu" / "csrc"
+COUNT = "from cuda import Driver; print(Driver().devices())"
+
+
+def has_gpu(library: str) -> bool:
+    """Whether it is a real driver, with a device."""
+    found = subprocess.run(
+        [sys.executable, "-c", COUNT],
+        cwd=Path(__file__).parent,
+        env={**os.environ, CUDA_LIBRARY: library},
+        capture_output=True,
+        text=True,
+    )
+    return found.returncode == 0 and int(found.stdout) > 0
+
+
+@pytest.fixture(scope="session")
+def machine(
+    cuda_library: str | None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, str]:
+    """The environment of all who use the driver."""
+    directory = tmp_path_factory.mktemp("cuda")
+    real = has_gpu(cuda_library or "libcuda.so.1")
+    if os.environ.get("REQUIRE_GPU") == "1" and not real:
+        pytest.fail("REQUIRE_GPU=1, and no real GPU is here")
+    if cuda_library or real:
+        return {CUDA_LIBRARY: cuda_library or "libcuda.so.1", "CUDAEMU_DIR": str(directory)}
+    return {CUDA_LIBRARY: request.getfixturevalue("emulated"), "CUDAEMU_DIR": str(directory)}
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The emulated driver."""
+    library = tmp_path_factory.mktemp("cudaemu") / "libcuda.so.1"
+    compiler = [
+        os.environ.get("CC", "cc"),
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-fPIC",
+        "-pthread",
+        "-fvisibility=hidden",
+    ]
+    link = ["-shared", "-Wl,-soname,libcuda.so.1", "-o", library, *sorted(EMULATED.glob("*.c")), "-ldl"]
+    subprocess.run([*compiler, *link], check=True, timeout=300)
+    return str(library)
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory: pytest.TempPathFactory, machine: dict[str, str]) -> Iterator[Broker]:
+    """A broker that serves it."""
+    options = ("--gpu", "required", "--gpu-memory", "256MiB")
+    broker = Broker(tmp_path_factory.mktemp("gpu"), *options, environment=machine)
+    yield broker
+    broker.stop()

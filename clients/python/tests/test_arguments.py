@@ -211,7 +211,7 @@ def test_timeouts_are_not_negative(stage: cb.Stage, timeout: float) -> None:
 def test_what_this_version_lacks_says_so(stage: cb.Stage, query: cb.Query, name: str) -> None:
     stage.write_attribute(query, name, np.zeros(2), ordinal=1).wait()
     seal(stage, 1, name)
-    text = "not part of this version"
+    text = "serves no GPU"
     for call in (
         lambda: stage.declare(name + "/new", dtype="f4", device="cuda:0"),
     ):

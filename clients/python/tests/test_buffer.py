@@ -339,7 +339,7 @@ def test_what_a_buffer_cannot_say(stage: cb.Stage, name: str, driver: ModuleType
     device = (2, 1)
     for dtype in (Jax.dtype, np.dtype("f4")):
         Jax.dtype = dtype
-        with pytest.raises(cb.NotSupported, match=r"\(2, 1\)"):
+        with pytest.raises(cb.NotSupported, match="driver of CUDA"):
             stage.publish(name, given[0])
     with pytest.raises(BufferError, match="there is no format"):
         stage.publish(name, given[1])

@@ -50,7 +50,7 @@ def test_the_sources_are_all_there(built: tuple[Path, Path]) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for tree, into in (
         (CLIENT / "src" / "native", "src/native"),
-        *((CLIENT.parent / "c" / part, f"c/{part}") for part in ("src", "include")),
+        *((CLIENT.parent / "c" / part, f"c/{part}") for part in ("src", "include", "cuda")),
     ):
         assert {f"{into}/{file.name}" for file in tree.iterdir()} <= names
     assert {"LICENSE", "pyproject.toml", "setup.py", "src/callboard/py.typed", "src/callboard/_native.pyi"} <= names

@@ -17,11 +17,16 @@ public:
     const cbd_group *operator->() const noexcept { return record_; }
     span<const std::uint64_t> prims() const { return {record_->prims, record_->rows}; }
 
+    /// Whether data is a pointer of a GPU: then rows, values and array are NOT_SUPPORTED, and tensor and dlpack describe it.
+    bool on_device() const noexcept { return record_->device_type == CBD_DEVICE_CUDA; }
+
     /// The rows, as T; INVALID_ARGUMENT where they are none.
     template <class T>
     result<span<T>> rows() const
     {
         detail::check_row<T>();
+        if (on_device())
+            CALLBOARD_FAIL(detail::not_here(record_->attribute, record_->device_id));
         if (!detail::fits<T>(record_->schema) || record_->row_bytes != sizeof(T) || record_->schema.kind != CBD_KIND_FIXED)
             CALLBOARD_FAIL(detail::mismatch<T>(record_->attribute, record_->schema, record_->row_bytes));
         return span<T>(static_cast<T *>(record_->data), record_->rows);
@@ -33,6 +38,8 @@ public:
     result<span<T>> values() const
     {
         detail::check_row<T>();
+        if (on_device())
+            CALLBOARD_FAIL(detail::not_here(record_->attribute, record_->device_id));
         if (!detail::fits_values<T>(record_->schema))
             CALLBOARD_FAIL(detail::mismatch<T>(record_->attribute, record_->schema, record_->row_bytes));
         return span<T>(static_cast<T *>(record_->data), record_->rows * record_->row_bytes / sizeof(T));
@@ -65,6 +72,14 @@ public:
     {
         cbd_op *handle = nullptr;
         CALLBOARD_TRY(cbd_unmap_group(record_, flags, &handle, &failed));
+        return op(handle);
+    }
+
+    /// Hands a group on a GPU back, committed when what is queued there by now has happened.
+    result<op> unmap(std::uint32_t flags, const cbd_cuda_sync &sync) const
+    {
+        cbd_op *handle = nullptr;
+        CALLBOARD_TRY(cbd_unmap_group_after(record_, flags, &sync, &handle, &failed));
         return op(handle);
     }
 
@@ -107,6 +122,14 @@ public:
     {
         cbd_op *handle = nullptr;
         CALLBOARD_TRY(cbd_unmap_attribute(get(), flags, &handle, &failed));
+        return op(handle);
+    }
+
+    /// The same of groups on a GPU, committed when what is queued there by now has happened.
+    result<op> unmap(std::uint32_t flags, const cbd_cuda_sync &sync) const
+    {
+        cbd_op *handle = nullptr;
+        CALLBOARD_TRY(cbd_unmap_attribute_after(get(), flags, &sync, &handle, &failed));
         return op(handle);
     }
 

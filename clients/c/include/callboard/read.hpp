@@ -37,11 +37,24 @@ public:
     /// Which row prim i has.
     std::size_t row_of(std::size_t i) const { return get()->index_map != nullptr ? get()->index_map[i] : i; }
 
+    /// Whether data is a pointer of a GPU: then rows, row, values and array are NOT_SUPPORTED; see in().
+    bool on_device() const noexcept { return get()->device_type == CBD_DEVICE_CUDA; }
+
+    /// The same rows in other memory: CBD_DEVICE_CPU, or CBD_DEVICE_CUDA and a GPU.
+    result<read_group> in(std::uint32_t device_type, std::uint32_t device_id = 0) const
+    {
+        const cbd_read_group *record = nullptr;
+        CALLBOARD_TRY(cbd_read_group_in(get(), device_type, device_id, &record, &failed));
+        return read_group(record);
+    }
+
     /// All rows, which may be the whole column's: prim i's is rows()[row_of(i)].
     template <class T>
     result<span<const T>> rows() const
     {
         detail::check_row<T>();
+        if (on_device())
+            CALLBOARD_FAIL(detail::not_here(get()->name, get()->device_id));
         if (!detail::fits<T>(get()->schema) || get()->row_bytes != sizeof(T) || get()->schema.kind != CBD_KIND_FIXED || get()->is_delete)
             CALLBOARD_FAIL(detail::mismatch<T>(get()->name, get()->schema, get()->row_bytes));
         return span<const T>(static_cast<const T *>(get()->data), get()->rows);
@@ -67,6 +80,8 @@ public:
     result<span<const T>> values() const
     {
         detail::check_row<T>();
+        if (on_device())
+            CALLBOARD_FAIL(detail::not_here(get()->name, get()->device_id));
         if (!detail::fits_values<T>(get()->schema) || get()->is_delete)
             CALLBOARD_FAIL(detail::mismatch<T>(get()->name, get()->schema, get()->row_bytes));
         return span<const T>(static_cast<const T *>(get()->data), get()->rows * get()->row_bytes / sizeof(T));
@@ -124,6 +139,21 @@ public:
         const cbd_read_group *record = nullptr;
         cbd_error failed;
         const callboard::status got = cbd_fetch_read_next(get(), &record, &failed);
+        return judge(got, record, failed);
+    }
+
+    /// The same with data in the memory that is named: CBD_DEVICE_CPU, or CBD_DEVICE_CUDA and a GPU.
+    result<std::optional<read_group>> next_in(std::uint32_t device_type, std::uint32_t device_id = 0) const
+    {
+        const cbd_read_group *record = nullptr;
+        cbd_error failed;
+        const callboard::status got = cbd_fetch_read_next_in(get(), device_type, device_id, &record, &failed);
+        return judge(got, record, failed);
+    }
+
+private:
+    static result<std::optional<read_group>> judge(callboard::status got, const cbd_read_group *record, const cbd_error &failed)
+    {
         if (got == CBD_STATUS_END)
             return std::optional<read_group>();
         if (got != CBD_STATUS_OK)
@@ -131,7 +161,6 @@ public:
         return std::optional<read_group>(read_group(record));
     }
 
-private:
     detail::owner<cbd_read, cbd_read_release> handle_;
 };
 

@@ -100,6 +100,12 @@ cbd_error mismatch(const char *name, const cbd_schema &schema, std::uint64_t row
                        std::to_string(row_type<T>::bits) + " bits");
 }
 
+inline cbd_error not_here(const char *name, std::uint32_t device)
+{
+    return failure(CBD_STATUS_NOT_SUPPORTED, "\"" + std::string(name).substr(0, 200) + "\" lies on GPU " + std::to_string(device) +
+                                                 ", where no program of the host can look: use get()->data or dlpack() there, or read it on the host");
+}
+
 } // namespace detail
 
 /// A tensor of numbers or rows in memory of the caller: data, shape and strides are borrowed. A row of several lanes is

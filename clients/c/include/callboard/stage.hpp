@@ -117,6 +117,22 @@ public:
         }
     }
 
+    /// The GPUs on which the broker holds attributes.
+    result<std::vector<cbd_device_info>> devices() const
+    {
+        std::vector<cbd_device_info> out;
+        for (std::uint32_t index = 0;; index++) {
+            cbd_device_info known;
+            cbd_error failed;
+            const callboard::status got = cbd_device_at(get(), index, &known, &failed);
+            if (got == CBD_STATUS_END)
+                return out;
+            if (got != CBD_STATUS_OK)
+                CALLBOARD_FAIL(failed);
+            out.push_back(known);
+        }
+    }
+
     /// The schema of an attribute; NOT_FOUND.
     result<cbd_schema> schema(const std::string &name) const
     {
@@ -403,6 +419,14 @@ public:
     {
         const cbd_read_group *record = nullptr;
         CALLBOARD_TRY(cbd_latest(get(), name.c_str(), &record, &failed));
+        return read_group(record);
+    }
+
+    /// The newest value under a name, in the memory that is named.
+    result<read_group> latest_in(const std::string &name, std::uint32_t device_type, std::uint32_t device_id = 0) const
+    {
+        const cbd_read_group *record = nullptr;
+        CALLBOARD_TRY(cbd_latest_in(get(), name.c_str(), device_type, device_id, &record, &failed));
         return read_group(record);
     }
 

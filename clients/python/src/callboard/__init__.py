@@ -7,6 +7,10 @@
         view = stage.latest("camera/rgb")             # in place; valid as long as it lives
 
 NumPy is used where it is installed and not needed where it is not: views have the buffer protocol and DLPack.
+
+Attributes may lie in the memory of a GPU, where CuPy, PyTorch, JAX or Warp fill them and look at them in place, by
+DLPack: see `device` of Stage.declare, map and latest. A driver of CUDA, libcuda.so.1 or what $CALLBOARD_CUDA_LIBRARY
+names, is loaded when that is used first, and never otherwise.
 """
 
 from . import _errors, _native
@@ -36,6 +40,7 @@ from ._native import ABI_VERSION, Cursor, Group, MapSession, Op, Query, Read, Re
 from ._types import (
     ALL,
     Contains,
+    CudaSync,
     DType,
     Filter,
     Greater,
@@ -55,7 +60,7 @@ from ._types import (
     dtype,
 )
 
-_native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic))
+_native.setup(_errors.CLASSES, OperationFailed, DType, dtype, tuple(Semantic), CudaSync)
 
 from ._events import Watch  # noqa: E402
 from ._lists import PathList  # noqa: E402
@@ -73,6 +78,7 @@ __all__ = [
     "CallboardError",
     "Cursor",
     "Contains",
+    "CudaSync",
     "DType",
     "Filter",
     "FloorViolation",

@@ -228,6 +228,60 @@ def _scalar_of_numpy(spec: Any) -> tuple[int, int] | None:
     return _SCALARS.get(spec.name)
 
 
+class _Handles(NamedTuple):
+    stream: int
+    wait_event: int
+
+
+class CudaSync(_Handles):
+    """What work on a GPU is ordered behind: a stream, an event that was recorded, or both; CudaSync() is nothing.
+
+    stream: a stream of CuPy, PyTorch, Warp or Numba, anything with __cuda_stream__, or an integer as of DLPack: 1 is
+    the legacy default stream, 2 the default one of the calling thread, else a handle; 0 is none. An object that stands
+    for the default stream, whose handle is 0, becomes 1. wait_event: an event of those, or a handle; 0 is none. Both
+    are used at the call that they are given to; keep them until then.
+
+    Raises TypeError for what is neither, ValueError for integers beyond 64 bits and events that were not recorded.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, stream: Any = 0, wait_event: Any = 0) -> CudaSync:
+        return super().__new__(cls, _stream_handle(stream), _event_handle(wait_event))
+
+
+def _handle(value: Any, name: str, attributes: tuple[str, ...]) -> int | None:
+    """The number behind a library's object, or None for a number itself."""
+    if value is None or _is_integer(value):
+        return None
+    if name == "stream" and hasattr(value, "__cuda_stream__"):
+        return int(value.__cuda_stream__()[1])
+    for attribute in attributes:
+        if hasattr(value, attribute):
+            found = getattr(value, attribute)
+            return int(getattr(found, "value", found) or 0)  # of ctypes, where NULL is None
+    raise TypeError(f"{name} must be a {name} of CUDA or its handle, an integer, not {type(value).__name__}")
+
+
+def _number(value: Any, name: str) -> int:
+    number = 0 if value is None else int(value)
+    if not 0 <= number < 2**64:
+        raise ValueError(f"{name} must be from 0 to 2**64-1, not {number}")
+    return number
+
+
+def _stream_handle(value: Any) -> int:
+    handle = _handle(value, "stream", ("cuda_stream", "ptr", "handle"))
+    return _number(value, "stream") if handle is None else _number(handle, "stream") or 1
+
+
+def _event_handle(value: Any) -> int:
+    handle = _handle(value, "event", ("cuda_event", "ptr", "handle"))
+    if handle == 0:
+        raise ValueError("the event has no handle yet: record it first")
+    return _number(value, "wait_event") if handle is None else _number(handle, "wait_event")
+
+
 class Write:
     """One attribute of Stage.write_attributes, where it needs more than its array.
 

@@ -34,7 +34,8 @@ void *view_export(const View *view, bool versioned, uint32_t flags)
     int64_t shape[CBD_NDIM_MAX];
     for (int i = 0; i < view->ndim; i++)
         shape[i] = view->shape[i];
-    const cbd_tensor tensor = {.data = view->data, .ndim = view->ndim, .shape = shape, .code = view->code, .bits = view->bits, .lanes = 1};
+    const cbd_tensor tensor = {.data = view->data, .ndim = view->ndim, .shape = shape, .code = view->code, .bits = view->bits, .lanes = 1,
+                               .device_type = view->device_type, .device_id = view->device_id};
     struct DLManagedTensorVersioned *with_version = NULL;
     struct DLManagedTensor *without = NULL;
     cbd_error error;
@@ -52,13 +53,18 @@ void *view_export(const View *view, bool versioned, uint32_t flags)
     return versioned ? (void *)with_version : (void *)without;
 }
 
-PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
+/* Takes the tensor; NULL is passed on. */
+static PyObject *capsule_of(void *managed, bool versioned)
 {
-    void *managed = view_export(view, versioned, flags);
     PyObject *capsule = managed == NULL ? NULL : PyCapsule_New(managed, versioned ? VERSIONED : LEGACY, capsule_end);
     if (capsule == NULL && managed != NULL)
         give_back(managed, versioned);
     return capsule;
+}
+
+PyObject *view_capsule(const View *view, bool versioned, uint32_t flags)
+{
+    return capsule_of(view_export(view, versioned, flags), versioned);
 }
 
 bool is_pair(PyObject *from, long *first, long *second)
@@ -68,6 +74,84 @@ bool is_pair(PyObject *from, long *first, long *second)
     *first = PyLong_AsLong(PyTuple_GetItem(from, 0));
     *second = PyLong_AsLong(PyTuple_GetItem(from, 1));
     return !PyErr_Occurred();
+}
+
+/* Nothing is on its way to what we export, so that any stream that may be named is right (behaviour 285). */
+static int check_stream(const View *view, PyObject *stream)
+{
+    int overflow = 0;
+    if (stream == Py_None)
+        return 0;
+    if (view->device_type == CBD_DEVICE_CPU) {
+        PyErr_Format(PyExc_BufferError, "stream is %R: host memory has no streams, it must be None", stream);
+        return -1;
+    }
+    if (!PyLong_Check(stream) || PyBool_Check(stream)) {
+        refuse_type("stream", "an integer or None", stream);
+        return -1;
+    }
+    long long number = PyLong_AsLongLongAndOverflow(stream, &overflow);
+    if (overflow > 0 || (overflow == 0 && (number >= 1 || number == -1)))
+        return 0;
+    PyErr_Format(PyExc_BufferError, "stream is %R: of CUDA it may be None, 1 (the legacy default one), 2 (that of the thread), a handle, or -1; "
+                                    "0 could mean either default", stream);
+    return -1;
+}
+
+/* A copy on the host of what was read on a GPU, by way of the one that the broker makes once for all. */
+static PyObject *host_capsule(const View *view, bool versioned)
+{
+    const cbd_read_group *host;
+    cbd_error error;
+    cbd_status status;
+    int64_t shape[CBD_NDIM_MAX];
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_read_group_in(view->group, CBD_DEVICE_CPU, 0, &host, &error);
+    Py_END_ALLOW_THREADS
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape[i];
+    size_t offset = (size_t)((const char *)view->data - (const char *)view->group->data);
+    const char *data = host->data == NULL ? NULL : (const char *)host->data + offset;
+    View *copied = view_new(lease_of_group(host), data, true, view->code, view->bits, view->ndim, shape);
+    PyObject *capsule = copied == NULL ? NULL : view_capsule(copied, versioned, CBD_DLPACK_COPY);
+    Py_XDECREF((PyObject *)copied);
+    return capsule;
+}
+
+/* A copy where the view lies, on a GPU, in memory that is the consumer's own. */
+static PyObject *device_copy(const View *view, bool versioned)
+{
+    int64_t shape[CBD_NDIM_MAX];
+    void *memory = NULL;
+    cbd_error error;
+    cbd_status status = CBD_STATUS_OK;
+    for (int i = 0; i < view->ndim; i++)
+        shape[i] = view->shape[i];
+    Py_BEGIN_ALLOW_THREADS
+    if (view->length_bytes > 0)
+        status = cbd_cuda_clone(view->data, (uint64_t)view->length_bytes, view->device_id, &memory, &error);
+    Py_END_ALLOW_THREADS
+    if (status != CBD_STATUS_OK)
+        return raise_error(status, &error);
+    View *copied = view_on(view_new(lease_of_clone(memory, view->device_id), memory, false, view->code, view->bits, view->ndim, shape),
+                           view->device_type, view->device_id);
+    void *managed = copied == NULL ? NULL : view_export(copied, versioned, 0);
+    Py_XDECREF((PyObject *)copied);
+    if (managed != NULL && versioned)
+        ((cbd_dlpack_versioned *)managed)->flags |= CBD_DLPACK_COPY;
+    return capsule_of(managed, versioned);
+}
+
+static PyObject *refuse_place(const View *view, long type, long id)
+{
+    if (view->device_type == CBD_DEVICE_CPU)
+        PyErr_Format(PyExc_BufferError, "the data is in host memory, (1, 0), and is not moved to device (%ld, %ld): read it with device=", type, id);
+    else
+        PyErr_Format(PyExc_BufferError, "the data is on device (2, %u), and is not moved to device (%ld, %ld)%s", (unsigned)view->device_id, type,
+                     id, type == CBD_DEVICE_CPU ? ": nothing was read, it is memory to fill" : ": read it with device=");
+    return NULL;
 }
 
 PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
@@ -80,10 +164,9 @@ PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     PyObject *max_version = values[0], *device = values[1], *copy = values[2], *stream = values[3];
     const View *view = (const View *)self;
     long first, second;
-    if (stream != Py_None) {
-        PyErr_Format(PyExc_BufferError, "stream is %R: host memory has no streams, it must be None", stream);
+    bool here = true;
+    if (check_stream(view, stream) < 0)
         return NULL;
-    }
     if (max_version != Py_None && !is_pair(max_version, &first, &second)) {
         PyErr_Format(PyExc_TypeError, "max_version must be None or (major, minor), not %R", max_version);
         return NULL;
@@ -93,14 +176,23 @@ PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, P
         PyErr_Format(PyExc_TypeError, "dl_device must be None or (type, id), not %R", device);
         return NULL;
     }
-    if (device != Py_None && (first != CBD_DEVICE_CPU || second != 0)) {
-        PyErr_Format(PyExc_BufferError, "the data is in host memory, (1, 0), and is not moved to device (%ld, %ld)", first, second);
-        return NULL;
+    if (device != Py_None) {
+        here = first == (long)view->device_type && second == (long)view->device_id;
+        if (!here && (view->group == NULL || first != CBD_DEVICE_CPU || second != 0))
+            return refuse_place(view, first, second);
     }
     if (copy != Py_None && !PyBool_Check(copy)) {
         PyErr_Format(PyExc_TypeError, "copy must be None, True or False, not %R", copy);
         return NULL;
     }
+    if (!here && copy == Py_False) {
+        PyErr_Format(PyExc_BufferError, "the data is on device (2, %u): on the host it is a copy, and copy=False forbids it", (unsigned)view->device_id);
+        return NULL;
+    }
+    if (!here)
+        return host_capsule(view, versioned);
+    if (copy == Py_True && view->device_type != CBD_DEVICE_CPU)
+        return device_copy(view, versioned);
     if (copy == Py_True)
         return view_capsule(view, versioned, CBD_DLPACK_COPY);
     if (view->readonly && !versioned) {
@@ -112,9 +204,9 @@ PyObject *view_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, P
     return view_capsule(view, versioned, view->readonly ? CBD_DLPACK_READ_ONLY : 0);
 }
 
-PyObject *view_dlpack_device(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
+PyObject *view_dlpack_device(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    return Py_BuildValue("(ii)", CBD_DEVICE_CPU, 0);
+    return Py_BuildValue("(II)", ((View *)self)->device_type, ((View *)self)->device_id);
 }
 
 /* ---- in ------------------------------------------------------------------------- */

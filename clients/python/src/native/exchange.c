@@ -2,7 +2,8 @@
  * a call into Python. View offers one, and from other types it is taken where it is there.
  *
  * The standard gives each function's contract; the structs here have its layout, checked by a test that is compiled
- * against its header. "No sync" is no matter for us: host memory has no streams. */
+ * against its header. "No sync" is no matter for what goes out: host memory has no streams, and what we have on a GPU is
+ * complete. What comes in from a GPU is not taken this way but by __dlpack__, which orders it before our stream. */
 #include "native.h"
 
 #include <stdio.h>
@@ -50,7 +51,14 @@ static int allocate(const cbd_dlpack_tensor *like, cbd_dlpack_versioned **out, v
     wanted.data = nothing;
     wanted.strides = NULL;
     wanted.byte_offset = 0;
-    cbd_status status = cbd_dlpack_describe(&wanted, &tensor, &error); /* all that may be wrong with it */
+    cbd_status status = CBD_STATUS_OK;
+    if (like->device_type != CBD_DEVICE_CPU || like->device_id != 0) {
+        status = CBD_STATUS_NOT_SUPPORTED;
+        snprintf(error.text, sizeof error.text, "the tensor is to lie on device (%d, %d): memory is allocated here on the host alone, (%d, 0)",
+                 (int)like->device_type, (int)like->device_id, CBD_DEVICE_CPU);
+    } else {
+        status = cbd_dlpack_describe(&wanted, &tensor, &error); /* all else that may be wrong with it */
+    }
     if (status == CBD_STATUS_OK)
         status = cbd_buffer_of_tensor(&tensor, 0, &buffer, &error); /* its size */
     if (status == CBD_STATUS_OK) {
@@ -120,9 +128,9 @@ static int to_object(cbd_dlpack_versioned *managed, void **object)
 static int stream(int32_t device_type, int32_t device_id, void **stream)
 {
     *stream = NULL;
-    if (device_type == CBD_DEVICE_CPU)
-        return 0;
-    PyErr_Format(PyExc_BufferError, "callboard.View is in host memory, (1, 0), and knows no stream of device (%d, %d)", (int)device_type,
+    if (device_type == CBD_DEVICE_CPU || device_type == CBD_DEVICE_CUDA)
+        return 0; /* on a GPU the legacy default one: nothing of ours is queued anywhere */
+    PyErr_Format(PyExc_BufferError, "callboard.View is in host memory or on a GPU of CUDA, and knows no stream of device (%d, %d)", (int)device_type,
                  (int)device_id);
     return -1;
 }
@@ -141,6 +149,13 @@ int exchange_offer(void)
 }
 
 /* ---- in --------------------------------------------------------------------------- */
+
+/* Whether a tensor may be read by the host; then nobody's stream is before it. */
+static bool is_on_host(const cbd_dlpack_versioned *managed)
+{
+    const cbd_dlpack_tensor *tensor = &managed->tensor;
+    return managed->major != 1 || (tensor->device_type != CBD_DEVICE_CUDA && tensor->device_type != CBD_DEVICE_CUDA_MANAGED);
+}
 
 int exchange_take(PyObject *from, struct input *input)
 {
@@ -163,6 +178,11 @@ int exchange_take(PyObject *from, struct input *input)
         if (!PyErr_Occurred())
             PyErr_Format(PyExc_BufferError, "the exchange table of %R gave neither a tensor nor an error", Py_TYPE(from));
         return -1;
+    }
+    if (!is_on_host(managed) && PyObject_HasAttrString(from, "__dlpack__")) {
+        if (managed->deleter != NULL)
+            managed->deleter((struct DLManagedTensorVersioned *)managed);
+        return 0;
     }
     return dlpack_take_versioned(managed, input) < 0 ? -1 : 1;
 }

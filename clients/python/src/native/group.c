@@ -75,7 +75,14 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t
             data += group->index_map[0] * group->row_bytes;
     }
     struct lease *lease;
-    if (group->pin != NULL || group->is_delete) {
+    const cbd_read_group *kept = NULL;
+    if (group->device_type == CBD_DEVICE_CUDA) { /* the same group once more: its copy on the host may be asked for */
+        cbd_error error;
+        cbd_status status = cbd_read_group_in(group, 0, 0, &kept, &error);
+        if (status != CBD_STATUS_OK)
+            return (View *)raise_error(status, &error);
+        lease = lease_of_group(kept);
+    } else if (group->pin != NULL || group->is_delete) {
         lease = lease_of_pin(group->pin);
     } else { /* of "@path": the group's own */
         size_t bytes = (size_t)(group->rows * group->row_bytes);
@@ -88,7 +95,9 @@ View *view_of_read_group(const cbd_read_group *group, PyObject *name, Py_ssize_t
                      ? view_of_elements(lease, group->arrays[index].data, true, &group->schema, group->arrays[index].elements)
                      : view_new(lease, data, true, group->schema.code, group->schema.bits, group->ndim - skip,
                                 group->shape + skip);
+    view = view_on(view, group->device_type, group->device_id);
     if (view != NULL) {
+        view->group = kept;
         view->attribute = Py_NewRef(name);
         view->semantic = group->schema.semantic;
         view->ordinal = group->ordinal;
@@ -248,6 +257,12 @@ static PyObject *group_is_delete(PyObject *self, void *Py_UNUSED(closure))
     return group == NULL ? NULL : PyBool_FromLong((long)group->is_delete);
 }
 
+static PyObject *group_device(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_read_group *group = group_open(self);
+    return group == NULL ? NULL : device_object(group->device_type, group->device_id);
+}
+
 static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
 {
     const cbd_read_group *group = group_open(self);
@@ -291,6 +306,7 @@ static PyGetSetDef group_getset[] = {
     NUMBER("layout_generation", layout_generation, "Grows when prims or rows change, stays while values do."),
     NUMBER("rows", rows, "The number of rows of array(0); of array kind, the number of arrays."),
     NUMBER("prim_count", prim_count, "The number of the query's prims that are present."),
+    {"device", group_device, NULL, "Where array(0) lies: 'cpu', or 'cuda:0' with this process's number of the GPU.", NULL},
     {"is_array", group_is_array, NULL, "True for the array kind: array(i) is the row of prims[i], of its own length.", NULL},
     {"is_delete", group_is_delete, NULL, "True for prims that were deleted: no tensors. Only reads of changes have such groups.", NULL},
     {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
@@ -310,7 +326,7 @@ static PyGetSetDef group_getset[] = {
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_FASTCALL | METH_KEYWORDS,
      "array($self, i=0, *, flat=False)\n--\n\nThe data in place: a read-only numpy.ndarray of shape (rows, *row_shape[, lanes]), "
-     "valid as long as\nit lives; flat: one dimension. Without NumPy a View. Mind index_map. Where is_array, array(i) is the "
+     "valid as long as\nit lives; flat: one dimension. Without NumPy, and on a GPU, a View. Mind index_map. Where is_array, array(i) is the "
      "row of\nprims[i], of shape (n[, lanes]). bfloat16 and float8 are of ml_dtypes' types where that is installed, else "
      "their\nbits. Raises IndexError for a tensor that does not exist, and of a group of deletes."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_FASTCALL | METH_KEYWORDS,

@@ -93,6 +93,44 @@ struct lease *lease_of_staging(struct staging *staging)
     return lease;
 }
 
+static void release_group(void *group)
+{
+    cbd_release_group(group);
+}
+
+struct lease *lease_of_group(const cbd_read_group *group)
+{
+    struct lease *lease = lease_new(release_group, (void *)(uintptr_t)group);
+    if (lease == NULL)
+        cbd_release_group(group);
+    return lease;
+}
+
+struct clone {
+    void *memory;
+    uint32_t device_id;
+};
+
+static void release_clone(void *kept)
+{
+    struct clone *clone = kept;
+    cbd_cuda_free(clone->memory, clone->device_id);
+    free(clone);
+}
+
+struct lease *lease_of_clone(void *memory, uint32_t device_id)
+{
+    struct clone *clone = malloc(sizeof *clone);
+    struct lease *lease = clone == NULL ? NULL : lease_new(release_clone, clone);
+    if (lease == NULL) {
+        cbd_cuda_free(memory, device_id);
+        free(clone);
+        return NULL;
+    }
+    *clone = (struct clone){memory, device_id};
+    return lease;
+}
+
 struct lease *lease_of_memory(void *memory)
 {
     struct lease *lease = memory == NULL ? NULL : lease_new(free, memory);

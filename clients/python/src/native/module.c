@@ -113,12 +113,12 @@ static int look_at_signals(void)
 
 /* ---- the module -------------------------------------------------------------------------- */
 
-/* setup(errors, operation_failed, dtype_type, dtype, semantics): the package hands over what is written in Python. */
+/* setup(errors, operation_failed, dtype_type, dtype, semantics, cuda_sync): the package hands over what is written in Python. */
 static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *errors, *operation_failed, *dtype_type, *dtype, *semantics;
-    if (!PyArg_ParseTuple(args, "O!OOOO!", &PyDict_Type, &errors, &operation_failed, &dtype_type, &dtype,
-                          &PyTuple_Type, &semantics))
+    PyObject *errors, *operation_failed, *dtype_type, *dtype, *semantics, *cuda_sync;
+    if (!PyArg_ParseTuple(args, "O!OOOO!O", &PyDict_Type, &errors, &operation_failed, &dtype_type, &dtype,
+                          &PyTuple_Type, &semantics, &cuda_sync))
         return NULL;
     for (unsigned status = 0; status < CBD_STATUS_COUNT; status++) {
         PyObject *number = PyLong_FromUnsignedLong(status);
@@ -131,6 +131,7 @@ static PyObject *setup(PyObject *Py_UNUSED(module), PyObject *args)
     replace(&native.dtype_type, Py_NewRef(dtype_type));
     replace(&native.dtype, Py_NewRef(dtype));
     replace(&native.semantics, Py_NewRef(semantics));
+    replace(&native.cuda_sync, Py_NewRef(cuda_sync));
     Py_RETURN_NONE;
 }
 
@@ -200,7 +201,11 @@ static int fill(PyObject *module)
     if (add_types(module) < 0 || PyModule_AddStringConstant(module, "ABI_VERSION", cbd_abi_version()) < 0)
         return -1;
     cbd_set_interrupt_check(look_at_signals);
-    return 0;
+    cbd_error error;
+    cbd_status status = cbd_cuda_enable(&error); /* loads nothing */
+    if (status != CBD_STATUS_OK)
+        PyErr_SetString(PyExc_ImportError, error.text);
+    return status == CBD_STATUS_OK ? 0 : -1;
 }
 
 /* Without Py_mod_gil: what threads share here (struct handle, unmapped of struct staging, what is made at the first use)

@@ -4,6 +4,7 @@
  *     python.c   what the limited API of Python lacks
  *     convert.c  arguments: integers, times, shapes, types, strings
  *     tensor.c   a tensor of the caller, by buffer protocol or DLPack   struct input
+ *     device.c   devices, streams, CUDA's array interface
  *     lease.c    what keeps the bytes of a view: no Python inside       struct lease
  *     view.c     View: bytes with a shape; buffer protocol
  *     numpy.c    NumPy, where it is installed
@@ -32,6 +33,7 @@
 #include <stdbool.h>
 
 #include "callboard.h"
+#include "callboard_cuda.h"
 #include "callboard_dlpack.h"
 #include "callboard_python.h"
 
@@ -66,6 +68,7 @@ struct native {
     PyObject *operation_failed;
     PyObject *dtype_type; /* callboard.DType, a tuple (code, bits, lanes) */
     PyObject *dtype;      /* callboard.dtype */
+    PyObject *cuda_sync;  /* callboard.CudaSync */
     PyObject *semantics;  /* the members of callboard.Semantic, by number */
     PyObject *severity;   /* callboard.Severity, once a log callback was installed; borrowed, it lives as long as the module */
 };
@@ -122,6 +125,14 @@ const char *convert_text(PyObject *from, const char *argument);
 /* One of the words, or its place among them as an integer. */
 int convert_word(PyObject *from, const char *argument, const char *const *words, uint32_t *to);
 
+/* Where something lies (device.c): 'cpu', 'cuda:0', a pair of DLPack's numbers, torch.device; None: both stay. */
+int convert_device(PyObject *from, const char *argument, uint32_t *type, uint32_t *id);
+/* 'cpu', 'cuda:0' */
+PyObject *device_object(uint32_t type, uint32_t id);
+/* A callboard.CudaSync; None is all zeros. */
+int convert_sync(PyObject *from, const char *argument, cbd_cuda_sync *sync);
+PyObject *sync_object(const cbd_cuda_sync *sync);
+
 /* Types that NumPy lacks and the struct module has no letter for: bfloat16 and float8 (field report G10). */
 static inline bool is_opaque(uint8_t code)
 {
@@ -162,11 +173,15 @@ struct input {
     bool versioned;
     void *gathered;     /* a copy of the buffer, row-major */
     cbd_tensor *folded; /* a copy whose trailing dimensions became lanes */
+    bool has_stream;    /* the C client's own of the tensor's device, which its producer has put work before */
+    uint32_t stream_device;
+    cbd_cuda_sync sync; /* in: what the caller gave; out: what the data of a tensor on a GPU waits for */
 };
 
 /* Room for so many dimensions. 0, or -1 with an exception. */
 int input_room(struct input *input, int ndim);
-/* Anything with the buffer protocol or __dlpack__; numbers and nested lists where
+/* Of input->sync, which is set before: */
+/* anything with the buffer protocol, __dlpack__ or __cuda_array_interface__; numbers and nested lists where
  * NumPy is there. dtype None, or what the caller says that it is. */
 int input_open(struct input *input, PyObject *from, PyObject *dtype);
 /* As input_open, of an array attribute's elements: text as its UTF-8 bytes, and where dtype has lanes, the trailing
@@ -206,6 +221,10 @@ void staging_drop(struct staging *staging);
 struct lease *lease_of_pin(cbd_pin *pin);
 /* Of a group that was lent (cbd_group_lend), until the lease ends. */
 struct lease *lease_of_staging(struct staging *staging);
+/* Of a group that was read, which it takes. */
+struct lease *lease_of_group(const cbd_read_group *group);
+/* Of a private copy on a GPU, which it takes, also when it fails; NULL memory: of nothing. */
+struct lease *lease_of_clone(void *memory, uint32_t device_id);
 struct lease *lease_of_memory(void *memory); /* takes malloc'd memory, also when it fails */
 /* Of a tensor that another library made; takes it where it does not fail. */
 struct lease *lease_of_managed(cbd_dlpack_versioned *managed);
@@ -217,9 +236,11 @@ void lease_drop(struct lease *lease);
 typedef struct {
     PyObject_HEAD
     struct lease *lease;
-    void *data;
+    void *data;           /* on a GPU a device pointer, which nobody here looks through */
     bool readonly;
     uint8_t code, bits;
+    uint32_t device_type, device_id;
+    const cbd_read_group *group; /* of a read view on a GPU, kept by the lease: what its copy on the host is made of; else NULL */
     int ndim;
     Py_ssize_t shape[CBD_NDIM_MAX], strides[CBD_NDIM_MAX]; /* strides in bytes */
     Py_ssize_t item_bytes, length_bytes;
@@ -235,9 +256,13 @@ extern PyType_Spec View_Spec;
 /* Takes the lease, also when it fails; NULL lease: no memory. Compact, row-major. */
 View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t code, uint8_t bits, int ndim,
                const int64_t *shape);
+/* Says where a view lies that was made as one of host memory. */
+View *view_on(View *view, uint32_t device_type, uint32_t device_id);
+/* 0 where the host can look at it; else -1 with a BufferError that says how it can. */
+int check_on_host(const View *view);
 /* A view of a private copy of n numbers, as an array (see view_array). */
 PyObject *array_of_copy(const void *data, size_t n, uint8_t code, uint8_t bits);
-/* The NumPy array over the view, or the view itself without NumPy. Takes the view; NULL is passed on. What NumPy lacks
+/* The NumPy array over the view, or the view itself without NumPy and on a GPU. Takes the view; NULL is passed on. What NumPy lacks
  * is of ml_dtypes' types, or without that package shows its bits. */
 PyObject *view_array(View *view);
 /* The same bytes with one dimension; takes the view. */
@@ -267,6 +292,12 @@ int dlpack_take(PyObject *capsule, struct input *input);
 /* The same of a tensor without a capsule, which is the input's from here on, also where it fails. */
 int dlpack_take_versioned(cbd_dlpack_versioned *managed, struct input *input);
 void dlpack_give_back(struct input *input);
+
+PyObject *view_cuda_array_interface(PyObject *self, void *closure);
+/* Fills the tensor of an object that offers the interface: 1 done, 0 it does not, -1 with an exception. */
+int cuda_array_take(PyObject *from, struct input *input);
+/* The C client's own stream of a device, held until input_close. 0, or -1 with an exception. */
+int stream_for(struct input *input, uint32_t device_id, uint64_t *stream);
 
 /* Sets View.__dlpack_c_exchange_api__. */
 int exchange_offer(void);
@@ -298,6 +329,7 @@ typedef struct {
     Stage *stage;
     cbd_op_result result;
     bool done;
+    PyObject *keep; /* what is copied from meanwhile, or NULL */
 } Op;
 
 /* Made of the specs when the module is. */
@@ -321,6 +353,8 @@ PyObject *query_new(Stage *stage, cbd_query *query); /* takes the query */
 cbd_query *query_enter(PyObject *query);             /* NULL with an exception: not a query, or released */
 void query_leave(PyObject *query);
 PyObject *op_new(Stage *stage, cbd_op *op); /* takes the op */
+/* The op keeps the object until it is known to be done, or is gone. */
+void op_keep(PyObject *op, PyObject *object);
 /* Waits with the GIL released; 0, or -1 with an exception. */
 int op_finish(cbd_op *op, uint64_t timeout_ns, cbd_op_result *result);
 
@@ -331,10 +365,10 @@ PyObject *claimed_group_new(Stage *stage, cbd_group *group);
 /* Takes the group; name: the attribute's, or NULL. managed: its last reference may go without a release and without a
  * warning. */
 PyObject *read_group_new(const cbd_read_group *group, PyObject *name, bool managed);
-/* A Read of the names. snapshot NULL: of the stage, in the range, NULL: the newest; else what changed since the cursor,
+/* A Read of the names, in the memory that `device` names. snapshot NULL: of the stage, in the range, NULL: the newest; else what changed since the cursor,
  * or all of it where that is NULL. */
 PyObject *read_open(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
-                    const cbd_cursor *since);
+                    const cbd_cursor *since, PyObject *device);
 PyObject *stage_snapshot(PyObject *stage, PyObject *unused);
 PyObject *stage_managed_snapshot(PyObject *stage, PyObject *unused);
 /* The view of a read group's tensor `index`; row: of its first prim alone, without the axis of rows. */

@@ -64,13 +64,20 @@ PyObject *op_new(Stage *stage, cbd_op *op)
     self->stage = (Stage *)Py_NewRef((PyObject *)stage);
     self->result = (cbd_op_result){0};
     self->done = false;
+    self->keep = NULL;
     return (PyObject *)self;
+}
+
+void op_keep(PyObject *op, PyObject *object)
+{
+    replace(&((Op *)op)->keep, Py_NewRef(object));
 }
 
 /* A dropped op goes on: no warning. */
 static void op_dealloc(PyObject *self)
 {
     handle_release(&((Op *)self)->handle, give_back);
+    Py_XDECREF(((Op *)self)->keep);
     Py_DECREF(((Op *)self)->stage);
     object_free(self);
 }
@@ -88,6 +95,12 @@ static int finish(Op *op, uint64_t timeout_ns)
         op->done = true;
     }
     handle_leave(&op->handle, give_back);
+    if (op->done && op->keep != NULL) { /* an exception may be on its way */
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_CLEAR(op->keep);
+        PyErr_Restore(type, value, traceback);
+    }
     return outcome;
 }
 

@@ -8,6 +8,7 @@ typedef struct {
     cbd_read *read; /* NULL: released, or everything was fetched */
     PyObject *name; /* of all its groups, or NULL */
     uint64_t epoch, ordinal;
+    uint32_t device_type, device_id; /* where its groups are to lie; 0: where the attributes do */
     bool open; /* nothing is waited for any more */
 } Read;
 
@@ -23,6 +24,7 @@ static PyObject *read_new(cbd_read *read, PyObject *name, bool open)
     self->name = Py_XNewRef(name);
     self->epoch = cbd_read_epoch(read);
     self->ordinal = cbd_read_ordinal(read);
+    self->device_type = self->device_id = 0;
     self->open = open;
     return (PyObject *)self;
 }
@@ -59,13 +61,14 @@ static PyObject *fetch(Read *read, bool managed)
     const cbd_read_group *group;
     cbd_error error;
     cbd_read *pointer = read->read;
-    cbd_status status;
-    if (read->open) {
-        status = cbd_fetch_read_next(pointer, &group, NULL); /* END at most, which needs no text */
-    } else { /* the query may still be running */
+    cbd_status status = CBD_STATUS_TIMEOUT;
+    bool quick = read->open && read->device_type == 0;
+    if (quick)
+        status = cbd_fetch_read_next(pointer, &group, NULL); /* END mostly, which needs no text */
+    if (!quick || (status != CBD_STATUS_OK && status != CBD_STATUS_END)) { /* the query may still be running, rows be copied */
         read->read = NULL; /* ours alone meanwhile */
         Py_BEGIN_ALLOW_THREADS
-        status = cbd_fetch_read_next(pointer, &group, &error);
+        status = cbd_fetch_read_next_in(pointer, read->device_type, read->device_id, &group, &error);
         Py_END_ALLOW_THREADS
         read->read = pointer;
         read->epoch = cbd_read_epoch(pointer);
@@ -76,7 +79,7 @@ static PyObject *fetch(Read *read, bool managed)
         return read_group_new(group, read->name, managed);
     cbd_read_release(read->read); /* what failed is over, too, as an iterator is */
     read->read = NULL;
-    return status == CBD_STATUS_END ? NULL : read->open ? raise_text(status, NULL) : raise_error(status, &error);
+    return status == CBD_STATUS_END ? NULL : raise_error(status, &error);
 }
 
 static PyObject *read_next(PyObject *self)
@@ -130,10 +133,11 @@ PyType_Spec Read_Spec = {.name = "callboard.Read", .basicsize = sizeof(Read), .f
 /* ---- opening one ------------------------------------------------------------------- */
 
 PyObject *read_open(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObject *attributes, const cbd_range *range,
-                    const cbd_cursor *since)
+                    const cbd_cursor *since, PyObject *device)
 {
     struct texts texts;
-    cbd_query *pointer = query_enter(query);
+    uint32_t device_type = 0, device_id = 0;
+    cbd_query *pointer = convert_device(device, "device", &device_type, &device_id) < 0 ? NULL : query_enter(query);
     if (pointer == NULL)
         return NULL;
     PyObject *object = NULL;
@@ -155,6 +159,10 @@ PyObject *read_open(Stage *stage, cbd_snapshot *snapshot, PyObject *query, PyObj
             raise_error(status, &error);
         else
             object = read_new(read, PyUnicode_Check(texts.keep) ? texts.keep : NULL, open);
+        if (object != NULL) {
+            ((Read *)object)->device_type = device_type;
+            ((Read *)object)->device_id = device_id;
+        }
         texts_close(&texts);
     }
     query_leave(query);
@@ -190,16 +198,16 @@ static int convert_range(PyObject *at, bool aligned, PyObject *stamp_ns, bool ne
 
 static PyObject *stage_read_attributes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
-    static const char *const names[] = {"query", "attributes", "at", "since", "aligned", "stamp_ns", "nearest", NULL};
+    static const char *const names[] = {"query", "attributes", "at", "since", "aligned", "stamp_ns", "nearest", "device", NULL};
     static const struct arguments arguments = {"read_attributes", names, 2, 2};
-    PyObject *values[] = {NULL, NULL, Py_None, Py_None, NULL, Py_None, NULL};
+    PyObject *values[] = {NULL, NULL, Py_None, Py_None, NULL, Py_None, NULL, Py_None};
     bool aligned = false, nearest = false;
     cbd_range range = {0, 0, 0, 0};
     if (arguments_sort(&arguments, args, count, given, values) < 0 || convert_truth(values[4], &aligned) < 0 ||
         convert_truth(values[6], &nearest) < 0 || convert_range(values[2], aligned, values[5], nearest, values[3], &range) < 0)
         return NULL;
     bool newest = range.at_what == CBD_AT_NEWEST && !range.has_since;
-    return read_open((Stage *)self, NULL, values[0], values[1], newest ? NULL : &range, NULL);
+    return read_open((Stage *)self, NULL, values[0], values[1], newest ? NULL : &range, NULL, values[7]);
 }
 
 static PyObject *stage_frontier(PyObject *self, PyObject *name)
@@ -216,18 +224,26 @@ static PyObject *stage_frontier(PyObject *self, PyObject *name)
     return status == CBD_STATUS_OK ? PyLong_FromUnsignedLongLong(frontier) : raise_error(status, &error);
 }
 
-static PyObject *stage_latest(PyObject *self, PyObject *name)
+static PyObject *stage_latest(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *given)
 {
-    name = attribute_name((Stage *)self, name, "name");
+    static const char *const names[] = {"name", "device", NULL};
+    static const struct arguments arguments = {"latest", names, 1, 1};
+    PyObject *values[] = {NULL, Py_None};
+    uint32_t device_type = 0, device_id = 0;
+    if (arguments_sort(&arguments, args, count, given, values) < 0 || convert_device(values[1], "device", &device_type, &device_id) < 0)
+        return NULL;
+    PyObject *name = attribute_name((Stage *)self, values[0], "name");
     const char *text = name == NULL ? NULL : convert_text(name, "name");
     if (text == NULL)
         return NULL;
     const cbd_read_group *group;
     cbd_error error;
-    cbd_status status = cbd_try_latest(((Stage *)self)->stage, text, &group, &error);
+    cbd_status status = CBD_STATUS_TIMEOUT;
+    if (device_type == 0)
+        status = cbd_try_latest(((Stage *)self)->stage, text, &group, &error);
     if (status == CBD_STATUS_TIMEOUT) {
         Py_BEGIN_ALLOW_THREADS
-        status = cbd_latest(((Stage *)self)->stage, text, &group, &error);
+        status = cbd_latest_in(((Stage *)self)->stage, text, device_type, device_id, &group, &error);
         Py_END_ALLOW_THREADS
     }
     if (status != CBD_STATUS_OK)
@@ -239,7 +255,7 @@ static PyObject *stage_latest(PyObject *self, PyObject *name)
 
 PyMethodDef stage_read_methods[] = {
     {"read_attributes", (PyCFunction)(void (*)(void))stage_read_attributes, METH_FASTCALL | METH_KEYWORDS,
-     "read_attributes($self, query, attributes, *, at=None, since=None, aligned=False, stamp_ns=None, nearest=False)\n--\n\nThe newest sealed state of the attributes (a name or "
+     "read_attributes($self, query, attributes, *, at=None, since=None, aligned=False, stamp_ns=None, nearest=False, device=None)\n--\n\nThe newest sealed state of the attributes (a name or "
      "a list) on the query's prims: a Read of groups,\nall of one epoch. Asks nobody and waits for nobody. What does not "
      "exist or was never sealed gives no\ngroup.\n\n"
      "at: the state as of an ordinal, exactly. since: only what changed after an ordinal (0 is one): the rows\nthat were "
@@ -250,15 +266,17 @@ PyMethodDef stage_read_methods[] = {
      "with nearest, what came after it where its stamp is nearer; ReadGroup.stamp_ns tells what was found. Stamps are those of\n"
      "the seals (advance_write_floor's stamp_ns, or the broker's clock) and are expected to rise. An attribute that runs\n"
      "ahead of others needs as many versions as it is ahead: declare(retain=).\n\n"
+     "device: where the groups' rows are to lie; None: where the attribute does. 'cpu' gives those of attributes on a GPU on the\n"
+     "host, and 'cuda:0' the other way: the broker makes that copy once for each version, and all readers share it.\n\n"
      "Raises LimitReached when this client has too much pinned, naming its oldest pins; FloorViolation for an\nat above "
      "an attribute's write floor; OutOfRange for a state that is not retained or never was one of its own,\nand for a since "
      "before the frontier; InvalidArgument for a since above at, or with a stamp."},
     {"frontier", stage_frontier, METH_O,
      "frontier($self, name, /)\n--\n\nThe ordinal after which all changes of the attribute are known exactly: read_attributes with an "
      "earlier\nsince raises OutOfRange. It rises when more prims were deleted than are remembered, at least 65536."},
-    {"latest", stage_latest, METH_O,
-     "latest($self, name, /)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
-     "Raises NotFound."},
+    {"latest", (PyCFunction)(void (*)(void))stage_latest, METH_FASTCALL | METH_KEYWORDS,
+     "latest($self, name, *, device=None)\n--\n\nThe newest sealed value of the attribute on the prim \"/\": a View of shape row_shape[, lanes].\n"
+     "device: as of read_attributes. Raises NotFound."},
     {"snapshot", stage_snapshot, METH_NOARGS,
      "snapshot($self)\n--\n\nA Snapshot of everything at the newest epoch: any number of reads see that one state."},
     {"_snapshot", stage_managed_snapshot, METH_NOARGS, NULL},

@@ -15,6 +15,7 @@ typedef struct {
     struct hold *hold;
     PyObject *name;
     uint32_t unmap_flags;
+    cbd_cuda_sync sync;    /* what its rows on a GPU wait for when it ends */
     bool root;             /* one row, of the prim "/": `array` has no axis of rows */
     bool ended;            /* committed, aborted or given up */
     bool claimed;          /* one group of another client's session, which has no MapSession for the user */
@@ -46,6 +47,7 @@ PyObject *session_new(Stage *stage, cbd_session *session, PyObject *name, uint32
     self->hold = hold;
     self->name = Py_NewRef(name);
     self->unmap_flags = unmap_flags;
+    self->sync = (cbd_cuda_sync){0, 0};
     self->root = root;
     self->ended = self->claimed = self->fetching = false;
     self->groups = NULL;
@@ -192,13 +194,13 @@ static PyObject *session_fetch(PyObject *self, PyObject *Py_UNUSED(unused))
 
 /* Submits the final unmap with the GIL held: no view is made between the C client's look at
  * what is lent and the end. Borrowed from session->op. */
-static PyObject *unmap(MapSession *session, uint32_t flags)
+static PyObject *unmap(MapSession *session, uint32_t flags, const cbd_cuda_sync *sync)
 {
     if (check_open(session) < 0)
         return NULL;
     cbd_op *op;
     cbd_error error;
-    cbd_status status = cbd_unmap_attribute(session->hold->session, flags, &op, &error);
+    cbd_status status = cbd_unmap_attribute_after(session->hold->session, flags, sync, &op, &error);
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
     session->ended = true;
@@ -210,12 +212,17 @@ static PyObject *unmap(MapSession *session, uint32_t flags)
 
 static PyObject *session_unmap(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"copy", "seal", NULL};
+    static char *names[] = {"copy", "seal", "cuda_sync", NULL};
     int copy = 0, seal = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$pp:unmap_attribute", names, &copy, &seal))
-        return NULL;
+    PyObject *from = NULL;
     MapSession *session = (MapSession *)self;
-    return Py_XNewRef(unmap(session, session->unmap_flags | (copy ? CBD_FLAG_COPY : 0) | (seal ? CBD_FLAG_SEAL : 0)));
+    cbd_cuda_sync sync;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$ppO:unmap_attribute", names, &copy, &seal, &from) ||
+        convert_sync(from, "cuda_sync", &sync) < 0)
+        return NULL;
+    if (from == NULL || from == Py_None)
+        sync = session->sync;
+    return Py_XNewRef(unmap(session, session->unmap_flags | (copy ? CBD_FLAG_COPY : 0) | (seal ? CBD_FLAG_SEAL : 0), &sync));
 }
 
 static PyObject *session_abort(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -241,7 +248,7 @@ static PyObject *session_end(PyObject *self, PyObject *args)
     if (type != Py_None) {
         end(session);
     } else if (!session->ended) {
-        PyObject *op = unmap(session, session->unmap_flags);
+        PyObject *op = unmap(session, session->unmap_flags, &session->sync);
         PyObject *waited = op == NULL ? NULL : PyObject_CallMethod(op, "wait", NULL);
         if (waited == NULL) {
             PyErr_Fetch(&type, &value, &traceback);
@@ -271,6 +278,7 @@ static View *group_view(MapSession *session, struct staging *staging, Py_ssize_t
                      ? view_of_elements(lease, group->arrays[index].data, readonly, &group->schema, group->arrays[index].elements)
                      : view_new(lease, group->data, readonly, group->schema.code, group->schema.bits, group->ndim - skip,
                                 group->shape + skip);
+    view = view_on(view, group->device_type, group->device_id);
     if (view != NULL) {
         view->attribute = Py_NewRef(session->name);
         view->semantic = group->schema.semantic;
@@ -318,6 +326,20 @@ static PyObject *session_op(PyObject *self, void *Py_UNUSED(closure))
     return Py_NewRef(op == NULL ? Py_None : op);
 }
 
+static PyObject *session_sync(PyObject *self, void *Py_UNUSED(closure))
+{
+    return sync_object(&((MapSession *)self)->sync);
+}
+
+static int session_set_sync(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    cbd_cuda_sync sync;
+    if (convert_sync(value, "cuda_sync", &sync) < 0)
+        return -1;
+    ((MapSession *)self)->sync = sync;
+    return 0;
+}
+
 static PyObject *session_group_count(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromUnsignedLongLong(cbd_session_group_count(((MapSession *)self)->hold->session));
@@ -333,6 +355,9 @@ static PyGetSetDef session_getset[] = {
      "The memory to fill: a writable array of the first group, shape (rows, *row_shape[, lanes]); in the short form,\n"
      "stage.map, row_shape alone. A new object each time: one that is kept past the end makes the broker copy.", NULL},
     {"view", session_view, NULL, "The same memory as a callboard.View, for DLPack.", NULL},
+    {"cuda_sync", session_sync, session_set_sync,
+     "What rows on a GPU wait for when the session ends without a cuda_sync of its own, as at the end of a with-block: a\n"
+     "callboard.CudaSync, to be set; None: nothing, the caller has synchronised.", NULL},
     {"op", session_op, NULL, "The Op of the final unmap, with its ordinal and epoch; None before.", NULL},
     {"group_count", session_group_count, NULL, "How many groups the session has, whoever fills them.", NULL},
     {"ended", session_ended, NULL, "True after unmap_attribute, abort, or the end of the block.", NULL},
@@ -348,8 +373,10 @@ static PyMethodDef session_methods[] = {
     {"fetch_map_next", session_fetch, METH_NOARGS,
      "fetch_map_next($self)\n--\n\nThe next Group, or None. Of a session of several groups (group_rows) it claims one that nobody has."},
     {"unmap_attribute", (PyCFunction)(void (*)(void))session_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap_attribute($self, *, copy=False, seal=False)\n--\n\nCommits what is not committed yet and ends the session; returns an "
+     "unmap_attribute($self, *, copy=False, seal=False, cuda_sync=None)\n--\n\nCommits what is not committed yet and ends the session; returns an "
      "Op.\ncopy: the broker copies, although it could take the block over. seal: seals the ordinal in the same step.\n"
+     "cuda_sync, a CudaSync, of rows on a GPU: they count as written when the event, and what is queued on the stream by now, have\n"
+     "happened; nobody waits here, and nothing more that writes may be queued. None: what the attribute cuda_sync says.\n"
      "The Op of a session of several groups is done when every group was unmapped, by whomever.\n"
      "Raises InvalidHandle when the session has ended, FloorViolation."},
     {"abort", session_abort, METH_NOARGS, "abort($self)\n--\n\nEnds the session; nothing of it becomes visible. One of several "
@@ -430,14 +457,19 @@ static PyObject *group_dlpack(PyObject *self, PyObject *args, PyObject *keywords
 
 static PyObject *group_unmap(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"copy", NULL};
+    static char *names[] = {"copy", "cuda_sync", NULL};
     int copy = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$p:unmap", names, &copy) || group_open(self) == NULL)
+    PyObject *from = NULL;
+    cbd_cuda_sync sync;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$pO:unmap", names, &copy, &from) || convert_sync(from, "cuda_sync", &sync) < 0 ||
+        group_open(self) == NULL)
         return NULL;
     Group *group = (Group *)self;
+    if (from == NULL || from == Py_None)
+        sync = group->session->sync;
     cbd_op *op;
     cbd_error error;
-    cbd_status status = cbd_unmap_group(group->staging->group, copy ? CBD_FLAG_COPY : 0, &op, &error);
+    cbd_status status = cbd_unmap_group_after(group->staging->group, copy ? CBD_FLAG_COPY : 0, &sync, &op, &error);
     if (status != CBD_STATUS_OK)
         return raise_error(status, &error);
     group->staging->unmapped = true;
@@ -509,6 +541,12 @@ static PyObject *group_semantic(PyObject *self, void *Py_UNUSED(closure))
     return group == NULL ? NULL : semantic_object(group->schema.semantic);
 }
 
+static PyObject *group_device(PyObject *self, void *Py_UNUSED(closure))
+{
+    const cbd_group *group = group_open(self);
+    return group == NULL ? NULL : device_object(group->device_type, group->device_id);
+}
+
 static PyObject *group_is_array(PyObject *self, void *Py_UNUSED(closure))
 {
     const cbd_group *group = group_open(self);
@@ -524,6 +562,7 @@ static PyGetSetDef group_getset[] = {
     {"row_shape", group_row_shape, NULL, "The shape of one row, without lanes.", NULL},
     {"dtype", group_dtype, NULL, "The element type with its lanes, a callboard.DType.", NULL},
     {"semantic", group_semantic, NULL, "What the numbers stand for.", NULL},
+    {"device", group_device, NULL, "Where array(0) lies: 'cpu', or 'cuda:0' with this process's number of the GPU.", NULL},
     {"is_array", group_is_array, NULL, "True for the array kind: array(i) is row i, of as many elements as element_sizes said.", NULL},
     NUMBER("rows", rows, "The number of rows."),
     NUMBER("index", index, "Which group of the session this is."),
@@ -536,14 +575,14 @@ static PyGetSetDef group_getset[] = {
 static PyMethodDef group_methods[] = {
     {"array", (PyCFunction)(void (*)(void))group_array, METH_VARARGS | METH_KEYWORDS,
      "array($self, i=0, *, flat=False, readonly=False)\n--\n\nThe memory to fill, a writable numpy.ndarray of shape (rows, "
-     "*row_shape[, lanes]), of kind array\n(n[, lanes]); flat: one dimension; readonly: to look at what is there. Without NumPy "
-     "a View. One that is kept\npast the end makes the broker copy (rule M1). Nothing looks at what is filled in: bool is 0 or "
+     "*row_shape[, lanes]), of kind array\n(n[, lanes]); flat: one dimension; readonly: to look at what is there. Without NumPy, "
+     "and on a GPU,\na View. One that is kept\npast the end makes the broker copy (rule M1). Nothing looks at what is filled in: bool is 0 or "
      "1.\nRaises IndexError for a tensor that does not exist, InvalidHandle after the group was handed back."},
     {"dlpack", (PyCFunction)(void (*)(void))group_dlpack, METH_VARARGS | METH_KEYWORDS,
      "dlpack($self, i=0, readonly=False)\n--\n\nThe same memory as a View, which any DLPack consumer takes; readonly: one that must "
      "not write. Raises as array."},
     {"unmap", (PyCFunction)(void (*)(void))group_unmap, METH_VARARGS | METH_KEYWORDS,
-     "unmap($self, *, copy=False)\n--\n\nCommits this group alone; returns an Op. Raises InvalidHandle the second time. Of a\n"
+     "unmap($self, *, copy=False, cuda_sync=None)\n--\n\nCommits this group alone; returns an Op. cuda_sync: as of unmap_attribute. Raises InvalidHandle the second time. Of a\n"
      "group that was claimed the Op fails with InvalidHandle when the session was aborted meanwhile, and with FloorViolation\n"
      "when a seal passed its ordinal."},
     {"give_up", group_give_up, METH_NOARGS,

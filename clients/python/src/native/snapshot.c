@@ -73,10 +73,10 @@ static PyObject *snapshot_begin(PyObject *self, PyObject *Py_UNUSED(unused))
 
 static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"query", "attributes", "since", NULL};
-    PyObject *query, *attributes, *since = Py_None;
+    static char *names[] = {"query", "attributes", "since", "device", NULL};
+    PyObject *query, *attributes, *since = Py_None, *device = Py_None;
     Snapshot *snapshot = (Snapshot *)self;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$O:read", names, &query, &attributes, &since))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OO:read", names, &query, &attributes, &since, &device))
         return NULL;
     if (since != Py_None && !Py_IS_TYPE(since, Cursor_Type)) {
         refuse_type("since", "the cursor of a snapshot or None", since);
@@ -85,7 +85,7 @@ static PyObject *snapshot_read(PyObject *self, PyObject *args, PyObject *keyword
     cbd_snapshot *pointer = handle_enter(&snapshot->handle, "snapshot");
     if (pointer == NULL)
         return NULL;
-    PyObject *read = read_open(snapshot->stage, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor);
+    PyObject *read = read_open(snapshot->stage, pointer, query, attributes, NULL, since == Py_None ? NULL : ((Cursor *)since)->cursor, device);
     handle_leave(&snapshot->handle, give_back);
     return read;
 }
@@ -213,7 +213,7 @@ static PyGetSetDef snapshot_getset[] = {
 
 static PyMethodDef snapshot_methods[] = {
     {"read", (PyCFunction)(void (*)(void))snapshot_read, METH_VARARGS | METH_KEYWORDS,
-     "read($self, query, attributes, *, since=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
+     "read($self, query, attributes, *, since=None, device=None)\n--\n\nAs Stage.read_attributes, at the snapshot's epoch. since, the cursor of an "
      "earlier snapshot: only what changed\nin between, the rows that were written and groups with is_delete of prims that are "
      "gone. Reads from cursor to\ncursor have each sealed change exactly once; the first of them is one without since. Raises "
      "OutOfRange when\nmore was deleted since than is remembered: then read the whole."},

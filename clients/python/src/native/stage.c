@@ -161,8 +161,8 @@ static PyObject *attribute_object(const cbd_attribute_info *info)
 {
     const cbd_schema *schema = &info->schema;
     return Py_BuildValue(
-        "{s:s#,s:I,s:N,s:N,s:N,s:O,s:K,s:I,s:s,s:K,s:K,s:K,s:K,s:K}", "name", info->name, (Py_ssize_t)info->name_bytes,
-        "column", info->column, "dtype", dtype_object(schema->code, schema->bits, schema->lanes), "row_shape",
+        "{s:s#,s:N,s:I,s:N,s:N,s:N,s:O,s:K,s:I,s:s,s:K,s:K,s:K,s:K,s:K}", "name", info->name, (Py_ssize_t)info->name_bytes,
+        "device", device_object(schema->device_type, schema->device_id), "column", info->column, "dtype", dtype_object(schema->code, schema->bits, schema->lanes), "row_shape",
         shape_object(schema->row_shape, schema->row_ndim), "semantic", semantic_object(schema->semantic), "is_array",
         schema->kind == CBD_KIND_ARRAY ? Py_True : Py_False, "row_bytes", info->row_bytes, "retain", info->retain,
         "handoff", info->handoff == CBD_HANDOFF_COPY ? "copy" : "adopt", "version_count", info->version_count,
@@ -180,6 +180,29 @@ static PyObject *stage_attributes(PyObject *self, PyObject *Py_UNUSED(unused))
         if (status == CBD_STATUS_END)
             return list;
         PyObject *item = status == CBD_STATUS_OK ? attribute_object(&info) : raise_error(status, &error);
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return NULL;
+}
+
+static PyObject *stage_devices(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    PyObject *list = PyList_New(0);
+    for (uint32_t index = 0; list != NULL; index++) {
+        cbd_device_info info;
+        cbd_error error;
+        cbd_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = cbd_device_at(((Stage *)self)->stage, index, &info, &error);
+        Py_END_ALLOW_THREADS
+        if (status == CBD_STATUS_END)
+            return list;
+        PyObject *item = status != CBD_STATUS_OK
+                             ? raise_error(status, &error)
+                             : Py_BuildValue("{s:I,s:N,s:y#,s:K}", "index", info.index, "device", device_object(CBD_DEVICE_CUDA, info.device_id),
+                                             "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "memory_bytes", info.memory_bytes);
         if (item == NULL || PyList_Append(list, item) < 0)
             Py_CLEAR(list);
         Py_XDECREF(item);
@@ -415,6 +438,9 @@ static PyMethodDef stage_methods[] = {
     {"info", stage_info, METH_NOARGS, "info($self)\n--\n\nWhat the stage tells about itself and this client, a dict."},
     {"attributes", stage_attributes, METH_NOARGS,
      "attributes($self)\n--\n\nA dict for each attribute: name, dtype, row_shape, semantic, settings and counters."},
+    {"devices", stage_devices, METH_NOARGS,
+     "devices($self)\n--\n\nA dict for each GPU that the broker serves: its index there, device (what this process calls it, 'cuda:0', or\n"
+     "'cuda:?' where it does not see it), uuid, memory_bytes. Asks the broker, and loads a driver where there is one."},
     {"write_floor", (PyCFunction)(void (*)(void))stage_write_floor, METH_VARARGS | METH_KEYWORDS,
      "write_floor($self, name=None)\n--\n\nThe ordinal through which the attribute is sealed; None: everything. 0: never sealed."},
     {"follow", (PyCFunction)(void (*)(void))stage_follow, METH_VARARGS | METH_KEYWORDS,

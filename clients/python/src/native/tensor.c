@@ -1,4 +1,4 @@
-/* A tensor of the caller, to be copied from: by the buffer protocol, by DLPack, or, for
+/* A tensor of the caller, to be copied from: by the buffer protocol, by DLPack, by CUDA's array interface, or, for
  * numbers and nested lists, through NumPy. Nothing is converted: the types are as they come. */
 #include "native.h"
 
@@ -160,6 +160,44 @@ static int from_buffer(struct input *input, PyObject *from)
     return PyBuffer_ToContiguous(input->gathered, buffer, buffer->len, 'C');
 }
 
+/* method(**options); takes the options. */
+static PyObject *call_with(PyObject *method, PyObject *options)
+{
+    PyObject *none = PyTuple_New(0);
+    PyObject *result = none == NULL || options == NULL ? NULL : PyObject_Call(method, none, options);
+    Py_XDECREF(none);
+    Py_XDECREF(options);
+    return result;
+}
+
+/* Takes the capsule, NULL too. */
+static int take_capsule(struct input *input, PyObject *capsule)
+{
+    int result = capsule == NULL ? -1 : dlpack_take(capsule, input);
+    Py_XDECREF(capsule);
+    return result;
+}
+
+/* Of a GPU the producer orders its work before the stream that will copy: the caller's, or the C client's own. */
+static int from_gpu(struct input *input, PyObject *from, long id)
+{
+    uint64_t stream = input->sync.stream;
+    if (id < 0 || id > INT32_MAX) {
+        raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on GPU %ld: expected a number from 0 on", id);
+        return -1;
+    }
+    PyObject *method = stream == 0 && stream_for(input, (uint32_t)id, &stream) < 0 ? NULL : PyObject_GetAttrString(from, "__dlpack__");
+    if (method == NULL)
+        return -1;
+    PyObject *capsule = call_with(method, Py_BuildValue("{s:K,s:(ii)}", "stream", (unsigned long long)stream, "max_version", 1, 3));
+    if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) { /* a producer from before version 1 */
+        PyErr_Clear();
+        capsule = call_with(method, Py_BuildValue("{s:K}", "stream", (unsigned long long)stream));
+    }
+    Py_DECREF(method);
+    return take_capsule(input, capsule);
+}
+
 static int from_dlpack(struct input *input, PyObject *from)
 {
     PyObject *device = PyObject_CallMethod(from, "__dlpack_device__", NULL);
@@ -176,13 +214,15 @@ static int from_dlpack(struct input *input, PyObject *from)
         return -1;
     }
     Py_DECREF(device);
-    if (type != CBD_DEVICE_CPU && type != CBD_DEVICE_CUDA_HOST) {
+    bool on_gpu = type == CBD_DEVICE_CUDA || type == CBD_DEVICE_CUDA_MANAGED;
+    if (type != CBD_DEVICE_CPU && type != CBD_DEVICE_CUDA_HOST && !on_gpu) {
         raise_format(CBD_STATUS_NOT_SUPPORTED,
-                     "the tensor is on device (%ld, %ld), and device memory is not part of this version: copy it to the "
-                     "host first",
-                     type, id);
+                     "the tensor is on device (%ld, %ld): expected the host (types %d and %d) or a GPU of CUDA (%d and %d); copy it to the host first",
+                     type, id, CBD_DEVICE_CPU, CBD_DEVICE_CUDA_HOST, CBD_DEVICE_CUDA, CBD_DEVICE_CUDA_MANAGED);
         return -1;
     }
+    if (on_gpu)
+        return from_gpu(input, from, id);
     if (type == CBD_DEVICE_CPU && id != 0) {
         raise_format(CBD_STATUS_INVALID_ARGUMENT, "the tensor is on CPU device %ld: expected 0, there is no other", id);
         return -1;
@@ -190,20 +230,13 @@ static int from_dlpack(struct input *input, PyObject *from)
     PyObject *method = PyObject_GetAttrString(from, "__dlpack__");
     if (method == NULL)
         return -1;
-    PyObject *none = PyTuple_New(0), *options = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
-    PyObject *capsule = none == NULL || options == NULL ? NULL : PyObject_Call(method, none, options);
+    PyObject *capsule = call_with(method, Py_BuildValue("{s:(ii)}", "max_version", 1, 0));
     if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) { /* a producer from before version 1 */
         PyErr_Clear();
         capsule = PyObject_CallNoArgs(method);
     }
-    Py_XDECREF(none);
-    Py_XDECREF(options);
     Py_DECREF(method);
-    if (capsule == NULL)
-        return -1;
-    int result = dlpack_take(capsule, input);
-    Py_DECREF(capsule);
-    return result;
+    return take_capsule(input, capsule);
 }
 
 static bool has_dlpack(PyObject *from)
@@ -260,7 +293,7 @@ static int from_numbers(struct input *input, PyObject *from)
         asarray = numpy_function("asarray");
     if (asarray == NULL) {
         if (!PyErr_Occurred())
-            refuse_type("the data", "an array (buffer protocol or DLPack; with NumPy also numbers and lists)", from);
+            refuse_type("the data", "an array (buffer protocol, DLPack, CUDA's array interface; with NumPy also numbers and lists)", from);
         return -1;
     }
     PyObject *array = PyObject_CallFunctionObjArgs(asarray, from, NULL);
@@ -319,7 +352,7 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
 {
     memset(&input->tensor, 0, sizeof input->tensor);
     input->shape = input->few;
-    input->has_buffer = input->versioned = false;
+    input->has_buffer = input->versioned = input->has_stream = false;
     input->managed = input->gathered = NULL;
     input->folded = NULL;
 
@@ -330,6 +363,8 @@ int input_open(struct input *input, PyObject *from, PyObject *dtype)
         result = result < 0 ? -1 : 0;
     else if (has_dlpack(from))
         result = from_dlpack(input, from);
+    else if ((result = cuda_array_take(from, input)) != 0)
+        result = result < 0 ? -1 : 0;
     else
         result = from_numbers(input, from);
     if (result == 0 && dtype != NULL && dtype != Py_None)
@@ -403,12 +438,17 @@ void input_close(struct input *input)
         PyBuffer_Release(&input->buffer);
     if (input->managed != NULL)
         dlpack_give_back(input);
+    if (input->has_stream) {
+        Py_BEGIN_ALLOW_THREADS /* its context may go with it */
+        cbd_cuda_stream_release(input->stream_device);
+        Py_END_ALLOW_THREADS
+    }
     PyMem_Free(input->gathered);
     cbd_tensor_free(input->folded);
     if (input->shape != input->few)
         PyMem_Free(input->shape);
     input->shape = input->few;
-    input->has_buffer = false;
+    input->has_buffer = input->has_stream = false;
     input->gathered = NULL;
     input->folded = NULL;
     PyErr_Restore(type, value, traceback);

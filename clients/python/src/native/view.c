@@ -23,6 +23,9 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
     view->readonly = readonly;
     view->code = code;
     view->bits = bits;
+    view->device_type = CBD_DEVICE_CPU;
+    view->device_id = 0;
+    view->group = NULL;
     view->ndim = ndim;
     view->item_bytes = bits / 8;
     size_t length = (size_t)view->item_bytes, step = length; /* of an empty one both may wrap: no stride is used */
@@ -39,6 +42,31 @@ View *view_new(struct lease *lease, const void *data, bool readonly, uint8_t cod
     view->ordinal = view->epoch = view->floor = view->stamp_ns = 0;
     view->weakrefs = NULL;
     return view;
+}
+
+View *view_on(View *view, uint32_t device_type, uint32_t device_id)
+{
+    if (view == NULL || device_type != CBD_DEVICE_CUDA)
+        return view;
+    view->device_type = device_type;
+    view->device_id = device_id;
+    if (view->data == nothing)
+        view->data = NULL;
+    return view;
+}
+
+int check_on_host(const View *view)
+{
+    if (view->device_type == CBD_DEVICE_CPU)
+        return 0;
+    PyErr_Format(PyExc_BufferError,
+                 view->group != NULL
+                     ? "this view lies on cuda:%u, where the host cannot look: read it with device='cpu' (latest, read_attributes, Snapshot.read), "
+                       "export it with dl_device=(1, 0), or give it to a library that is on that GPU, by DLPack"
+                     : "this view lies on cuda:%u, where the host cannot look: give it to a library that is on that GPU, by DLPack, or map with "
+                       "staging='cpu'",
+                 (unsigned)view->device_id);
+    return -1;
 }
 
 View *view_of_elements(struct lease *lease, const void *data, bool readonly, const cbd_schema *schema, uint64_t elements)
@@ -64,8 +92,10 @@ static View *view_of_bits(const View *view)
     for (int i = 0; i < view->ndim; i++)
         shape[i] = view->shape[i];
     lease_retain(view->lease);
-    View *bits = view_new(view->lease, view->data, view->readonly, CBD_DTYPE_UINT, view->bits, view->ndim, shape);
+    View *bits = view_on(view_new(view->lease, view->data, view->readonly, CBD_DTYPE_UINT, view->bits, view->ndim, shape), view->device_type,
+                         view->device_id);
     if (bits != NULL) {
+        bits->group = view->group;
         bits->attribute = Py_XNewRef(view->attribute);
         bits->ordinal = view->ordinal;
         bits->epoch = view->epoch;
@@ -81,7 +111,9 @@ View *view_flat(View *view)
         return NULL;
     int64_t count = view->length_bytes / view->item_bytes;
     lease_retain(view->lease);
-    View *flat = view_new(view->lease, view->data, view->readonly, view->code, view->bits, 1, &count);
+    View *flat = view_on(view_new(view->lease, view->data, view->readonly, view->code, view->bits, 1, &count), view->device_type, view->device_id);
+    if (flat != NULL)
+        flat->group = view->group;
     Py_DECREF(view);
     return flat;
 }
@@ -100,8 +132,8 @@ static PyObject *opaque_array(const View *view, PyObject *bits)
 
 PyObject *view_array(View *view)
 {
-    if (view == NULL)
-        return NULL;
+    if (view == NULL || view->device_type != CBD_DEVICE_CPU)
+        return (PyObject *)view;
     View *bits = is_opaque(view->code) ? view_of_bits(view) : NULL;
     PyObject *array = is_opaque(view->code) && bits == NULL ? NULL : numpy_array(bits != NULL ? bits : view);
     if (array == NULL && !PyErr_Occurred()) { /* there is no NumPy */
@@ -141,6 +173,8 @@ static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
     View *view = (View *)self;
     const char *refused = NULL;
     buffer->obj = NULL;
+    if (check_on_host(view) < 0)
+        return -1;
     if ((flags & PyBUF_WRITABLE) && view->readonly)
         refused = "this view is read-only: others look at the same memory";
     else if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !is_column_major(view))
@@ -172,6 +206,8 @@ static int view_getbuffer(PyObject *self, Py_buffer *buffer, int flags)
 /* The NumPy array, or without NumPy a memoryview, which of a type without a format shows the bits. */
 static PyObject *view_plain(PyObject *self)
 {
+    if (check_on_host((View *)self) < 0)
+        return NULL;
     PyObject *array = view_array((View *)Py_NewRef(self));
     if (array != self)
         return array;
@@ -184,6 +220,8 @@ static PyObject *view_plain(PyObject *self)
 
 static PyObject *view_numpy(PyObject *self, PyObject *Py_UNUSED(unused))
 {
+    if (check_on_host((View *)self) < 0)
+        return NULL;
     PyObject *array = view_array((View *)Py_NewRef(self));
     if (array == self) {
         Py_DECREF(array);
@@ -219,6 +257,25 @@ static PyObject *view_as_array(PyObject *self, PyObject *args, PyObject *keyword
     return result;
 }
 
+/* A copy on the GPU, by PyTorch, which is done when this returns: what was copied from may go then. Takes the tensor. */
+static PyObject *torch_copy(PyObject *tensor)
+{
+    PyObject *copy = tensor == NULL ? NULL : PyObject_CallMethod(tensor, "clone", NULL), *waited = NULL;
+    PyObject *device = copy == NULL ? NULL : PyObject_GetAttrString(copy, "device");
+    PyObject *cuda = device == NULL ? NULL : PyImport_ImportModule("torch.cuda");
+    PyObject *stream = cuda == NULL ? NULL : PyObject_CallMethod(cuda, "current_stream", "O", device);
+    if (stream != NULL)
+        waited = PyObject_CallMethod(stream, "synchronize", NULL);
+    if (waited == NULL)
+        Py_CLEAR(copy);
+    Py_XDECREF(waited);
+    Py_XDECREF(stream);
+    Py_XDECREF(cuda);
+    Py_XDECREF(device);
+    Py_XDECREF(tensor);
+    return copy;
+}
+
 static PyObject *view_torch(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"copy", NULL};
@@ -228,16 +285,19 @@ static PyObject *view_torch(PyObject *self, PyObject *args, PyObject *keywords)
     PyObject *torch = PyImport_ImportModule("torch.utils.dlpack");
     if (torch == NULL)
         return NULL;
-    PyObject *capsule = view_capsule((View *)self, false, copy ? CBD_DLPACK_COPY : 0);
+    bool here = ((View *)self)->device_type == CBD_DEVICE_CPU;
+    PyObject *capsule = view_capsule((View *)self, false, copy && here ? CBD_DLPACK_COPY : 0);
     PyObject *result = capsule == NULL ? NULL : PyObject_CallMethod(torch, "from_dlpack", "O", capsule);
     Py_XDECREF(capsule);
     Py_DECREF(torch);
-    return result;
+    return copy && !here ? torch_copy(result) : result;
 }
 
 static PyObject *view_item(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     View *view = (View *)self;
+    if (check_on_host(view) < 0)
+        return NULL;
     if (view->length_bytes != view->item_bytes) {
         PyErr_Format(PyExc_ValueError, "item() needs one value, this view has %zd",
                      view->length_bytes / view->item_bytes);
@@ -363,15 +423,27 @@ static PyObject *view_attribute(PyObject *self, void *Py_UNUSED(closure))
     return Py_NewRef(attribute == NULL ? Py_None : attribute);
 }
 
+static PyObject *view_device(PyObject *self, void *Py_UNUSED(closure))
+{
+    return device_object(((View *)self)->device_type, ((View *)self)->device_id);
+}
+
+static PyObject *view_pointer(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((View *)self)->data);
+}
+
 static PyObject *view_repr(PyObject *self)
 {
     View *view = (View *)self;
     PyObject *dtype = view_dtype(self, NULL), *shape = view_shape(self, NULL), *name = view_attribute(self, NULL);
-    PyObject *text = NULL;
-    if (dtype != NULL && shape != NULL)
-        text = PyUnicode_FromFormat("<callboard.View of %R: %S %S%s, ordinal %llu, epoch %llu>", name, dtype, shape,
+    PyObject *text = NULL, *place = view->device_type == CBD_DEVICE_CPU ? PyUnicode_FromString("")
+                                                                       : PyUnicode_FromFormat(" on cuda:%u", (unsigned)view->device_id);
+    if (dtype != NULL && shape != NULL && place != NULL)
+        text = PyUnicode_FromFormat("<callboard.View of %R: %S %S%S%s, ordinal %llu, epoch %llu>", name, dtype, shape, place,
                                     view->readonly ? "" : ", writable", (unsigned long long)view->ordinal,
                                     (unsigned long long)view->epoch);
+    Py_XDECREF(place);
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     Py_DECREF(name);
@@ -389,6 +461,11 @@ static PyGetSetDef view_getset[] = {
     {"size", view_size, NULL, "The number of elements.", NULL},
     {"semantic", view_semantic, NULL, "What the numbers stand for, a callboard.Semantic.", NULL},
     {"attribute", view_attribute, NULL, "The attribute's name, or None.", NULL},
+    {"device", view_device, NULL, "Where it lies: 'cpu', or 'cuda:0' with the number that this process has for the GPU.", NULL},
+    {"pointer", view_pointer, NULL, "The address of its first byte, an int: on a GPU a device pointer. It is good as long as the view.", NULL},
+    {"__cuda_array_interface__", view_cuda_array_interface, NULL,
+     "CUDA's array interface, version 3, of a view on a GPU; else AttributeError, also of bfloat16 and float8. It keeps nothing:\n"
+     "whoever takes it keeps the view.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -409,27 +486,35 @@ static PyMethodDef view_methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))view_dlpack, METH_FASTCALL | METH_KEYWORDS,
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "The view as a DLPack capsule, which keeps the data. Read-only data needs max_version >= (1, 0)\n"
-     "or copy=True, else BufferError: the legacy capsule could not say that it is read-only."},
-    {"__dlpack_device__", view_dlpack_device, METH_NOARGS, "__dlpack_device__($self)\n--\n\nAlways (1, 0): host memory."},
+     "or copy=True, else BufferError: the legacy capsule could not say that it is read-only.\n"
+     "stream: None in host memory. On a GPU None, 1, 2, -1 or a stream's handle, and no 0; there is nothing to wait for: what is\n"
+     "sealed is complete. dl_device: where the data lies, or (1, 0) for what was read on a GPU: that is a copy, by way of\n"
+     "the broker's. copy=True of what lies on a GPU is a copy there, in memory of this process, made when this returns."},
+    {"__dlpack_device__", view_dlpack_device, METH_NOARGS,
+     "__dlpack_device__($self)\n--\n\n(1, 0): host memory; (2, number): a GPU, by the number that this process has for it."},
     {"__array__", (PyCFunction)(void (*)(void))view_as_array, METH_VARARGS | METH_KEYWORDS,
      "__array__($self, dtype=None, copy=None)\n--\n\nA NumPy array; the same memory where that is possible. bfloat16 and float8 are of "
      "ml_dtypes'\ntypes; without that package they are unsigned integers of their width, the bits."},
     {"numpy", view_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nA numpy.ndarray over the same memory, which it keeps. Read-only as the view is. Types\n"
-     "as of __array__. Raises ImportError without NumPy."},
+     "as of __array__. Raises ImportError without NumPy, BufferError on a GPU."},
     {"torch", (PyCFunction)(void (*)(void))view_torch, METH_VARARGS | METH_KEYWORDS,
      "torch($self, *, copy=True)\n--\n\nA torch.Tensor. PyTorch knows no read-only tensors: with copy=False a write to it\n"
-     "stops the process or, in a map session, lands in the mapped memory."},
+     "stops the process or, in a map session, lands in the mapped memory. On a GPU the copy is made there, and waited for;\n"
+     "with copy=False a write changes what others see, and the tensor stays until what reads it on a stream has ended."},
     {"item", view_item, METH_NOARGS, "item($self)\n--\n\nThe one value, as a number of Python."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot view_slots[] = {
-    {Py_tp_doc, "An array in shared memory. Keeps its data as long as it, or anything made from it, lives: also after\n"
+    {Py_tp_doc, "An array in shared memory, of the host or of a GPU. Keeps its data as long as it, or anything made from it, lives: also after\n"
                 "its group, snapshot or stage is gone. numpy.asarray, memoryview and DLPack share the memory.\n\n"
                 "As a buffer it is row-major, in native byte order, with the struct module's formats ('?', 'e', 'f', ...;\n"
                 "complex is 'Zf' and 'Zd', as NumPy writes it). Raises BufferError for a writable buffer of a read-only view,\n"
-                "for column-major order, and for the format of bfloat16 and float8, which have none: see bits."},
+                "for column-major order, and for the format of bfloat16 and float8, which have none: see bits.\n\n"
+                "On a GPU only DLPack and __cuda_array_interface__ give the data, to libraries that are there; what looks at it on the\n"
+                "host raises BufferError. A kernel that reads it must have ended before the view, and what was made from it, is\n"
+                "dropped: synchronise its stream first."},
     {Py_tp_dealloc, view_dealloc},
     {Py_tp_repr, view_repr},
     {Py_tp_iter, view_iter},

@@ -14,6 +14,7 @@ static const char *const handoff_words[] = {"default", "adopt", "copy", NULL};
 struct said {
     PyObject *array, *dtype, *semantic, *row_shape, *count, *index_map, *mask;
     int is_array;
+    PyObject *device, *cuda_sync; /* or NULL */
 };
 
 struct entry {
@@ -86,6 +87,7 @@ static int read_options(struct entry *entry, const struct said *said)
     bool counted = said->count != Py_None;
     uint32_t count;
     if (convert_u32(said->semantic, "semantic", 0, UINT32_MAX, &options->semantic) < 0 ||
+        convert_device(said->device, "device", &options->device_type, &options->device_id) < 0 ||
         convert_shape(said->row_shape, "row_shape", &options->row_ndim, options->row_shape) < 0)
         return -1;
     options->is_array = (uint32_t)said->is_array;
@@ -110,6 +112,11 @@ static int read_options(struct entry *entry, const struct said *said)
 static const cbd_tensor *tensors_of(const struct entry *entry)
 {
     return entry->rows != NULL ? entry->tensors : &entry->input.tensor;
+}
+
+static bool is_on_gpu(const cbd_tensor *tensor)
+{
+    return tensor->device_type == CBD_DEVICE_CUDA || tensor->device_type == CBD_DEVICE_CUDA_MANAGED;
 }
 
 static void entry_close(struct entry *entry)
@@ -165,6 +172,7 @@ static int open_rows(struct entry *entry, const struct said *said)
     else if ((entry->rows = PyMem_New(struct input, count)) == NULL || (entry->tensors = PyMem_New(cbd_tensor, count)) == NULL)
         PyErr_NoMemory();
     for (; !PyErr_Occurred() && open < count; open++) {
+        entry->rows[open].sync = entry->options.sync;
         if (input_open_elements(&entry->rows[open], PyTuple_GetItem(list, (Py_ssize_t)open), said->dtype) < 0) {
             name_row(open);
             break;
@@ -184,6 +192,10 @@ static int entry_open(struct entry *entry, const struct said *said)
     entry->mask = NULL;
     entry->rows = NULL;
     entry->tensors = NULL;
+    if (convert_sync(said->cuda_sync, "cuda_sync", &entry->options.sync) < 0)
+        return -1;
+    bool synced = entry->options.sync.stream != 0 || entry->options.sync.wait_event != 0;
+    entry->input.sync = entry->options.sync;
     if (said->is_array && is_list_of_rows(said->array)) {
         opened = open_rows(entry, said);
         if (opened < 0 && entry->rows != NULL)
@@ -195,10 +207,22 @@ static int entry_open(struct entry *entry, const struct said *said)
     }
     if (opened < 0)
         return -1;
-    if (read_options(entry, said) == 0)
+    if (entry->rows == NULL)
+        entry->options.sync = entry->input.sync;
+    if (synced && !is_on_gpu(tensors_of(entry)))
+        PyErr_SetString(PyExc_ValueError, "cuda_sync is for data on a GPU, and this is on the host: wait for what fills it first");
+    else if (read_options(entry, said) == 0)
         return 0;
     entry_close(entry);
     return -1;
+}
+
+/* An op whose copy may still be queued on the caller's stream keeps what is copied. NULL is passed on. */
+static PyObject *with_kept(PyObject *op, const struct entry *entry, PyObject *array)
+{
+    if (op != NULL && is_on_gpu(tensors_of(entry)) && entry->options.sync.stream != 0)
+        op_keep(op, array);
+    return op;
 }
 
 /* ---- writing --------------------------------------------------------------------------- */
@@ -221,16 +245,16 @@ static PyObject *submit(Stage *stage, PyObject *query, const char *name, struct 
 static PyObject *stage_write_attribute(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"query", "name",  "array",     "ordinal", "semantic",  "is_array", "row_shape",
-                            "count", "index_map", "mask",  "prim_mode", "dtype", NULL};
+                            "count", "index_map", "mask",  "prim_mode", "dtype", "device", "cuda_sync", NULL};
     PyObject *query, *name, *ordinal = NULL, *prim_mode = NULL, *zero = PyLong_FromLong(0);
-    struct said said = {NULL, Py_None, zero, Py_None, Py_None, Py_None, Py_None, 0};
+    struct said said = {NULL, Py_None, zero, Py_None, Py_None, Py_None, Py_None, 0, NULL, NULL};
     struct entry entry;
     const char *text;
     PyObject *op = NULL;
     if (zero != NULL &&
-        PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOpOOOOOO:write_attribute", names, &query, &name, &said.array,
+        PyArg_ParseTupleAndKeywords(args, keywords, "OOO|$OOpOOOOOOOO:write_attribute", names, &query, &name, &said.array,
                                     &ordinal, &said.semantic, &said.is_array, &said.row_shape, &said.count,
-                                    &said.index_map, &said.mask, &prim_mode, &said.dtype) &&
+                                    &said.index_map, &said.mask, &prim_mode, &said.dtype, &said.device, &said.cuda_sync) &&
         (text = convert_attribute((Stage *)self, name, "name")) != NULL) {
         if (ordinal == NULL) {
             PyErr_SetString(PyExc_TypeError, "write_attribute() needs ordinal=");
@@ -238,7 +262,7 @@ static PyObject *stage_write_attribute(PyObject *self, PyObject *args, PyObject 
             if (convert_u64(ordinal, "ordinal", &entry.options.ordinal) == 0 &&
                 (prim_mode == NULL ||
                  convert_u32(prim_mode, "prim_mode", 0, CBD_MODE_INSERT, &entry.options.prim_mode) == 0))
-                op = submit((Stage *)self, query, text, &entry);
+                op = with_kept(submit((Stage *)self, query, text, &entry), &entry, said.array);
             entry_close(&entry);
         }
     }
@@ -267,7 +291,7 @@ static PyObject *stage_write_attributes(PyObject *self, PyObject *args)
         PyErr_NoMemory();
     for (; !PyErr_Occurred() && open < count; open++) {
         PyObject *name;
-        struct said said;
+        struct said said = {0};
         const char *text;
         if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)open), "OOOpOOOOO", &name, &said.array, &said.semantic,
                               &said.is_array, &said.row_shape, &said.count, &said.index_map, &said.mask, &said.dtype) ||
@@ -350,7 +374,7 @@ static cbd_op *publish_root(PyObject *self, const char *name, struct entry *entr
     cbd_error error;
     cbd_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = cbd_publish(((Stage *)self)->stage, name, &entry->input.tensor, entry->options.semantic, &op, &error);
+    status = cbd_publish_with(((Stage *)self)->stage, name, &entry->input.tensor, &entry->options, &op, &error);
     Py_END_ALLOW_THREADS
     if (status != CBD_STATUS_OK)
         raise_error(status, &error);
@@ -359,15 +383,15 @@ static cbd_op *publish_root(PyObject *self, const char *name, struct entry *entr
 
 static PyObject *stage_publish(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"name", "array", "paths", "semantic", "dtype", "timeout", NULL};
+    static char *names[] = {"name", "array", "paths", "semantic", "dtype", "timeout", "device", "cuda_sync", NULL};
     PyObject *name, *paths = Py_None, *timeout = Py_None, *zero = PyLong_FromLong(0), *result = NULL;
-    struct said said = {NULL, Py_None, zero, Py_None, Py_None, Py_None, Py_None, 0};
+    struct said said = {NULL, Py_None, zero, Py_None, Py_None, Py_None, Py_None, 0, NULL, NULL};
     struct entry entry;
     const char *text;
     uint64_t timeout_ns;
     if (zero != NULL &&
-        PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOO:publish", names, &name, &said.array, &paths,
-                                    &said.semantic, &said.dtype, &timeout) &&
+        PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOOOO:publish", names, &name, &said.array, &paths,
+                                    &said.semantic, &said.dtype, &timeout, &said.device, &said.cuda_sync) &&
         (text = convert_attribute((Stage *)self, name, "name")) != NULL && convert_timeout(timeout, &timeout_ns) == 0 &&
         entry_open(&entry, &said) == 0) {
         cbd_op *op = paths == Py_None ? publish_root(self, text, &entry) : publish_rows(self, text, &entry, paths);
@@ -403,6 +427,14 @@ static PyObject *open_session(Stage *stage, PyObject *query, PyObject *name, con
     return status == CBD_STATUS_OK ? session_new(stage, session, name, unmap_flags, root) : raise_error(status, &error);
 }
 
+/* Where the attribute lies, and where it is filled. */
+static int convert_places(PyObject *device, PyObject *staging, cbd_map_options *options)
+{
+    return convert_device(device, "device", &options->device_type, &options->device_id) < 0
+               ? -1
+               : convert_device(staging, "staging", &options->staging_type, &options->staging_id);
+}
+
 /* element_sizes; NULL with an exception. */
 static uint64_t *read_sizes(PyObject *from, uint64_t *count)
 {
@@ -427,21 +459,23 @@ static uint64_t *read_sizes(PyObject *from, uint64_t *count)
 static PyObject *stage_map_attribute(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"query", "name",     "dtype",      "ordinal",   "element_sizes", "row_shape",
-                            "init",  "semantic", "group_rows", "prim_mode", "is_array",      NULL};
+                            "init",  "semantic", "group_rows", "prim_mode", "is_array",      "device", "staging", NULL};
+    PyObject *device = NULL, *staging = NULL;
     PyObject *query, *name, *dtype = Py_None, *ordinal = NULL, *element_sizes = Py_None, *row_shape = Py_None;
     PyObject *init = NULL, *semantic = NULL, *group_rows = NULL, *prim_mode = NULL;
     cbd_map_options options = {0};
     uint64_t *sizes = NULL;
     int is_array = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOOOOOOp:map_attribute", names, &query, &name, &dtype,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OOOOOOOOpOO:map_attribute", names, &query, &name, &dtype,
                                      &ordinal, &element_sizes, &row_shape, &init, &semantic, &group_rows, &prim_mode,
-                                     &is_array))
+                                     &is_array, &device, &staging))
         return NULL;
     if (ordinal == NULL) {
         PyErr_SetString(PyExc_TypeError, "map_attribute() needs ordinal=");
         return NULL;
     }
     if (convert_u64(ordinal, "ordinal", &options.ordinal) < 0 ||
+        convert_places(device, staging, &options) < 0 ||
         (dtype != Py_None && convert_dtype(dtype, &options.code, &options.bits, &options.lanes) < 0) ||
         convert_shape(row_shape, "row_shape", &options.row_ndim, options.row_shape) < 0 ||
         (init != NULL && convert_word(init, "init", init_words, &options.init) < 0) ||
@@ -460,13 +494,13 @@ static PyObject *stage_map_attribute(PyObject *self, PyObject *args, PyObject *k
 
 static PyObject *stage_map(PyObject *self, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"name", "shape", "dtype", "paths", "semantic", "init", NULL};
-    PyObject *name, *shape = Py_None, *dtype = Py_None, *paths = Py_None, *semantic = NULL, *init = NULL;
+    static char *names[] = {"name", "shape", "dtype", "paths", "semantic", "init", "device", "staging", NULL};
+    PyObject *device = NULL, *staging = NULL, *name, *shape = Py_None, *dtype = Py_None, *paths = Py_None, *semantic = NULL, *init = NULL;
     cbd_map_options options = {.next_ordinal = 1};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OO$OOO:map", names, &name, &shape, &dtype, &paths, &semantic,
-                                     &init))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OO$OOOOO:map", names, &name, &shape, &dtype, &paths, &semantic,
+                                     &init, &device, &staging))
         return NULL;
-    if (convert_shape(shape, "shape", &options.row_ndim, options.row_shape) < 0 ||
+    if (convert_shape(shape, "shape", &options.row_ndim, options.row_shape) < 0 || convert_places(device, staging, &options) < 0 ||
         (dtype != Py_None && convert_dtype(dtype, &options.code, &options.bits, &options.lanes) < 0) ||
         (semantic != NULL && convert_u32(semantic, "semantic", 0, UINT32_MAX, &options.semantic) < 0) ||
         (init != NULL && convert_word(init, "init", init_words, &options.init) < 0))
@@ -560,7 +594,7 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
     int is_array = 0;
     cbd_schema schema = {.kind = CBD_KIND_FIXED, .device_type = CBD_DEVICE_CPU};
     uint32_t keep = 0, mode = CBD_HANDOFF_DEFAULT;
-    const char *text, *place;
+    const char *text;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOOpOO:declare", names, &name, &dtype, &row_shape, &semantic,
                                      &device, &is_array, &retain, &handoff) ||
         (text = convert_attribute((Stage *)self, name, "name")) == NULL)
@@ -575,13 +609,8 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
         (retain != NULL && retain != Py_None && convert_u32(retain, "retain (None is the stage's default)", 1, UINT32_MAX, &keep) < 0) ||
         (handoff != NULL && handoff != Py_None && convert_word(handoff, "handoff", handoff_words, &mode) < 0))
         return NULL;
-    if (device != NULL && device != Py_None) {
-        if ((place = convert_text(device, "device")) == NULL)
-            return NULL;
-        if (strcmp(place, "cpu") != 0)
-            return raise_format(CBD_STATUS_NOT_SUPPORTED, "device is '%.100s': device memory is not part of this version",
-                                place);
-    }
+    if (convert_device(device, "device", &schema.device_type, &schema.device_id) < 0)
+        return NULL;
     if (is_array)
         schema.kind = CBD_KIND_ARRAY;
     cbd_op *op;
@@ -596,7 +625,7 @@ static PyObject *stage_declare(PyObject *self, PyObject *args, PyObject *keyword
 PyMethodDef stage_write_methods[] = {
     {"write_attribute", WITH_KEYWORDS(stage_write_attribute),
      "write_attribute($self, query, name, array, *, ordinal, semantic=callboard.Semantic.NONE, is_array=False, row_shape=None, count=None, "
-     "index_map=None, mask=None, prim_mode=callboard.PrimMode.UPSERT, dtype=None)\n--\n\n"
+     "index_map=None, mask=None, prim_mode=callboard.PrimMode.UPSERT, dtype=None, device=None, cuda_sync=None)\n--\n\n"
      "Copies rows into the attribute of the query's prims at an ordinal; returns an Op. array has the shape\n"
      "(len(query), *row_shape[, lanes]); without a row shape trailing dimensions fold into lanes, at most 255.\n"
      "Any strides; the array may be changed when the call returns. dtype: what the data is, where the array\n"
@@ -608,24 +637,33 @@ PyMethodDef stage_write_methods[] = {
      "dtype='float32x3' says that it is n of them. A list of arrays (or of str or bytes, as uint8) has a row in each\n"
      "place; one array is packed, and cut into rows of equal length: as many as prims are meant, or with an\n"
      "index_map as its highest entry says.\n"
+     "device: where a new attribute lies, 'cpu' or 'cuda:0', and an existing one must; None: where it lies, or if new where the array does.\n"
+     "Data on a GPU of CUDA comes by __dlpack__, which is asked to order what writes it before the stream that copies, or by\n"
+     "__cuda_array_interface__. cuda_sync, a CudaSync: the copy is queued on its stream, behind its event, and the Op keeps the\n"
+     "array until it is known to be done: wait for it before the data changes on another stream. Without a stream the call waits\n"
+     "for the copy. Bools on a GPU are not looked at: they must be 0 or 1.\n"
      "Raises InvalidArgument (shape, type, semantic), FloorViolation (ordinal 0, or sealed), NotSupported, QueueFull."},
     {"publish", WITH_KEYWORDS(stage_publish),
-     "publish($self, name, array, *, paths=None, semantic=callboard.Semantic.NONE, dtype=None, timeout=None)\n--\n\n"
+     "publish($self, name, array, *, paths=None, semantic=callboard.Semantic.NONE, dtype=None, timeout=None, device=None, "
+     "cuda_sync=None)\n--\n\n"
      "Copies the array once and seals it at the next ordinal, which is returned. The prim is '/' and row_shape\n"
      "is array.shape; with paths (or a Query) the first dimension counts prims and the rest is row_shape.\n"
-     "timeout: seconds; None: for ever."},
+     "timeout: seconds; None: for ever. device, cuda_sync: as of write_attribute; the copy is done when it returns."},
     {"map_attribute", WITH_KEYWORDS(stage_map_attribute),
      "map_attribute($self, query, name, *, dtype=None, ordinal, element_sizes=None, row_shape=None, init='none', "
-     "semantic=callboard.Semantic.NONE, group_rows=0, prim_mode=callboard.PrimMode.UPSERT, is_array=False)\n--\n\n"
+     "semantic=callboard.Semantic.NONE, group_rows=0, prim_mode=callboard.PrimMode.UPSERT, is_array=False, device=None, staging=None)\n--\n\n"
      "Memory for one row per prim, to be filled in place: a MapSession. dtype and row_shape may be left out for\n"
      "an attribute that exists. init: 'none' (unspecified bytes), 'zero', 'current' (the sealed values).\n"
      "is_array: of each prim a row of element_sizes[i] elements; fill the group's array(i).\n"
+     "device: where a new attribute lies, and an existing one must; None: where it lies, on the host if new. staging: where the\n"
+     "groups are filled; None: where the attribute lies. What is filled elsewhere is copied at the end.\n"
      "Waits for the broker. Raises InvalidArgument, FloorViolation, NotSupported, OutOfMemory."},
     {"map", WITH_KEYWORDS(stage_map),
-     "map($self, name, shape=None, dtype=None, *, paths=None, semantic=callboard.Semantic.NONE, init='none')\n--\n\n"
+     "map($self, name, shape=None, dtype=None, *, paths=None, semantic=callboard.Semantic.NONE, init='none', device=None, staging=None)\n--\n\n"
      "A MapSession for the prim '/', or for paths: fill its `array` in a with-block. Leaving the block commits and\n"
      "seals the next ordinal. No copy, unless a view of the array is still alive then. shape and dtype may be left\n"
-     "out for an attribute that exists."},
+     "out for an attribute that exists. device, staging: as of map_attribute. On a GPU `array` is a View, and the end of the block\n"
+     "waits for nothing that is queued there unless the session's cuda_sync was set."},
     {"advance_write_floor", WITH_KEYWORDS(stage_advance_write_floor),
      "advance_write_floor($self, ordinal, *, scope=callboard.Scope.ALL, attributes=(), stamp_ns=0)\n--\n\n"
      "Seals everything up to the ordinal, for the attributes in scope, and publishes it as one epoch; returns an\n"
@@ -641,7 +679,8 @@ PyMethodDef stage_write_methods[] = {
      "handoff=None)\n--\n\nStates an attribute's schema and settings before anybody writes it; returns an Op.\n"
      "retain: versions that are kept; handoff: 'adopt' or 'copy'; None: as the stage says. An attribute that exists with\n"
      "this schema is accepted, and its settings change where others are named.\n"
-     "Raises InvalidArgument (another schema), NotSupported (a device other than 'cpu', a reserved name)."},
+     "device: 'cpu', or 'cuda:0' with this process's number of a GPU.\n"
+     "Raises InvalidArgument (another schema), NotSupported (a GPU that the broker does not serve, a reserved name)."},
     {"_write_attributes", stage_write_attributes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,139 @@
+package gpu
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"callboard/integration/harness"
+)
+
+// cProgram builds clients/c/tests/test_cuda_live.c, which hears what to do by its
+// arguments and says in a line what came of each, and returns where it is.
+func cProgram(t *testing.T) string {
+	t.Helper()
+	for _, tool := range []string{"make", "cc"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			skip(t, tool+" is not here, with which the C client is built")
+		}
+	}
+	root, err := harness.Root()
+	require.NoError(t, err)
+	client := filepath.Join(root, "clients", "c")
+	if out, err := exec.Command("make", "--silent", "-C", client, "build/test_cuda_live").CombinedOutput(); err != nil {
+		t.Fatalf("building test_cuda_live: %v\n%s", err, out)
+	}
+	return filepath.Join(client, "build", "test_cuda_live")
+}
+
+// inC runs the C program to its end; how: "with" or "without" libcallboard_cuda enabled. It has to give everything back.
+func (m *machine) inC(program, how string, orders ...string) []string {
+	m.t.Helper()
+	c := m.commandC(program, how, orders...)
+	var errors strings.Builder
+	c.Stderr = &errors
+	out, err := c.Output()
+	require.NoError(m.t, err, "%q printed\n%s\n%s", orders, out, &errors)
+	m.gaveBack(c)
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+}
+
+func (m *machine) commandC(program, how string, orders ...string) *exec.Cmd {
+	c := exec.Command(program, append([]string{how}, orders...)...)
+	c.Env = append(m.Env(), m.env...)
+	return c
+}
+
+func (m *machine) gaveBack(c *exec.Cmd) {
+	m.t.Helper()
+	for _, p := range m.report() {
+		if driver.emulated && p.PID == c.Process.Pid {
+			require.Zero(m.t, p.Counts, "the C program did not give everything back")
+		}
+	}
+}
+
+// TestCExchange: what C writes on a device, in place and by copy, in every form of synchronisation, C and Go read there and
+// on the host; and the other way round (behaviours 302 to 307, rules C1 to C5).
+func TestCExchange(t *testing.T) {
+	program := cProgram(t)
+	m := start(t, "CUDAEMU_DELAY_US=300")
+	reader := m.client("reader")
+	read := order{Do: "read", Name: "x", Prims: prims(4)}
+	require.Equal(t, []string{"0", "ok"}, m.inC(program, "with", "devices", "declare x 64 0"))
+	ordinal := 0
+	for _, how := range []string{"none", "stream", "event", "both", "legacy"} {
+		for _, told := range []string{"map x 4 64 V N " + how + " there", "write x 4 64 V N " + how + " 0 1", "write x 4 64 V N " + how + " 0 3",
+			"write x 4 64 V N none host 1", "map x 4 64 V N none host"} {
+			ordinal++
+			value := 10 + ordinal
+			order := strings.NewReplacer("V", strconv.Itoa(value), "N", strconv.Itoa(ordinal)).Replace(told)
+			here := strings.Trim(fmt.Sprint(rows(value, 4)), "[]")
+			require.Equal(t, []string{"ok", "ok", "cuda:0 " + here, "host " + here, "cuda:0 " + here}, m.inC(program, "with", order, "seal "+strconv.Itoa(ordinal),
+				"read x 4 there", "read x 4 host", "export x 4"), order)
+			got := reader.do(read)
+			require.Equal(t, "cuda:0", got.Device, order)
+			require.Equal(t, rows(value, 4), got.Rows, order)
+		}
+	}
+	writer := m.client("writer")
+	next := uint64(ordinal + 1)
+	writer.do(order{Do: "map", Name: "x", Prims: prims(4), Ordinal: next})
+	writer.do(order{Do: "fill", Name: "x", Value: 90})
+	writer.do(order{Do: "commit", Name: "x", Sync: "stream"})
+	writer.do(order{Do: "seal", Name: "x", Ordinal: next})
+	require.Equal(t, []string{"cuda:0 90 91 92 93", "host 90 91 92 93"}, m.inC(program, "with", "read x 4 there", "read x 4 host"))
+	require.Equal(t, []string{"ok", "host 7", "ok", "cuda:0 8"}, m.inC(program, "with", "publish image 100 7 0", "latest image there", "publish image 100 8 host",
+		"latest image 0"))
+}
+
+// TestCWithoutCUDA: a program that never enabled the library, or has no driver, writes and reads attributes of devices on
+// the host.
+func TestCWithoutCUDA(t *testing.T) {
+	program := cProgram(t)
+	m := start(t)
+	got := m.inC(program, "without", "devices", "declare x 64 0", "write x 2 64 5 1 none host 1", "seal 1", "read x 2 host", "refused read x 2 there",
+		"map x 2 64 8 2 none host", "seal 2", "read x 2 host")
+	require.Equal(t, []string{"0", "ok", "ok", "ok", "host 5 6"}, got[:5])
+	require.Contains(t, got[5], "NOT_SUPPORTED: ")
+	require.Contains(t, got[5], "link libcallboard_cuda and call cbd_cuda_enable")
+	require.Equal(t, []string{"ok", "ok", "host 8 9"}, got[6:])
+}
+
+// TestCRestart: after the broker's death imports of before are void, and the program goes on with the next one (rule B3).
+func TestCRestart(t *testing.T) {
+	program := cProgram(t)
+	m := start(t)
+	c := m.commandC(program, "with", "declare x 64 0", "map x 2 64 5 1 stream there", "seal 1", "read x 2 there", "hear", "devices", "refused read x 2 there",
+		"map x 2 64 9 2 stream there", "seal 2", "read x 2 there", "read x 2 host")
+	in, err := c.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	var errors strings.Builder
+	c.Stderr = &errors
+	require.NoError(t, c.Start())
+	defer func() { _ = c.Process.Kill() }() // where the test fails
+	lines := bufio.NewScanner(out)
+	for _, want := range []string{"ok", "ok", "ok", "cuda:0 5 6"} {
+		require.True(t, lines.Scan(), "%s", &errors)
+		require.Equal(t, want, lines.Text())
+	}
+	m.Kill9()
+	m.Restart()
+	_, err = io.WriteString(in, "\n")
+	require.NoError(t, err)
+	for _, want := range []string{"0", "END: all 0 groups were fetched", "ok", "ok", "cuda:0 9 10", "host 9 10"} {
+		require.True(t, lines.Scan(), "%s", &errors)
+		require.Equal(t, want, lines.Text())
+	}
+	require.NoError(t, c.Wait(), "%s", &errors)
+	m.gaveBack(c)
+}
