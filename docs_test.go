@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFieldReportsNameTestsThatExist: a row of docs/field-reports.md names tests that there are, and one of them names the
+// TestFieldReportsNameTestsThatExist: each row of docs/field-reports.md names tests that there are, and one of them names the
 // row, in its comment or in its body.
 func TestFieldReportsNameTestsThatExist(t *testing.T) {
 	tests := map[string]string{} // by name: comment and body, of all that have the name
@@ -48,6 +48,9 @@ func TestFieldReportsNameTestsThatExist(t *testing.T) {
 	require.Greater(t, len(rows), 80)
 	for _, row := range rows {
 		id, named := row[1], regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[2], -1)
+		if len(named) == 0 {
+			t.Errorf("row %s names no test", id)
+		}
 		says := false
 		for _, name := range named {
 			text, there := tests[name[1]]

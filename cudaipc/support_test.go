@@ -103,7 +103,7 @@ func emulate(t *testing.T, settings ...string) bool {
 		return true
 	}
 	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	cmd := exec.Command(os.Args[0], "-test.run="+name, "-test.count=1", "-test.v")
+	cmd := self("-test.run="+name, "-test.count=1", "-test.v")
 	cmd.Env = append(os.Environ(), quickExit, insideEnv+"="+t.Name(), cudaipc.LibraryEnv+"="+cudaemu.Library(t), slow, "CUDAEMU_DIR="+t.TempDir())
 	cmd.Env = append(cmd.Env, settings...)
 	out, err := cmd.CombinedOutput()
@@ -112,9 +112,17 @@ func emulate(t *testing.T, settings ...string) bool {
 	return false
 }
 
+// self starts this binary again.
+func self(arguments ...string) *exec.Cmd {
+	if qemu := os.Getenv("CALLBOARD_TEST_QEMU"); qemu != "" { // `make arm64`
+		return exec.Command(qemu, append([]string{os.Args[0]}, arguments...)...)
+	}
+	return exec.Command(os.Args[0], arguments...)
+}
+
 // command starts this binary in another role.
 func command(role string, env ...string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0])
+	cmd := self()
 	cmd.Env = append(append(os.Environ(), quickExit, roleEnv+"="+role), env...)
 	return cmd
 }

@@ -112,7 +112,7 @@ func TestDoctorOfBadDirectories(t *testing.T) {
 	has(t, findings, stateFail, "runtime directory", `"alice" is no id`)
 }
 
-// B1, B6: a small file system is told with its numbers; a place that is not there, or no tmpfs, too.
+// B1, B6, C6: a small file system is told with its numbers; a place that is not there, or no tmpfs, too.
 func TestDoctorOfSharedMemory(t *testing.T) {
 	ownPlaces(t)
 	code, findings := examine(t, "s", "/nonexistent")

@@ -1,54 +1,17 @@
 /* Array kind: what a write sends, what a session hands out, and reading tables of rows,
  * also broken ones (behaviour 20 to 35, 75 to 80, 182).
  */
-#include "fake_broker.h"
-
-#include <string.h>
+#include "scene.h"
 
 static cbd_error error;
-static const char *const names[] = {"x"}, *const ab[] = {"/a", "/b"};
-
-/* The last OpWrite, OpMap or OpDeclare. */
-static struct {
-    cbd_abi_submission_entry entry;
-    uint8_t arguments[1 << 16];
-} sent;
+static const char *const names[] = {"x"};
 
 static bool keep(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
 {
     (void)c;
-    if (e->opcode != CBD_OP_WRITE && e->opcode != CBD_OP_MAP && e->opcode != CBD_OP_DECLARE)
-        return true;
-    sent.entry = *e;
-    CHECK(e->argument_bytes <= sizeof sent.arguments);
-    memcpy(sent.arguments, f->channel + ((cbd_abi_channel_header *)f->channel)->argument_offset_bytes + e->argument_offset_bytes,
-           e->argument_bytes);
+    if (e->opcode == CBD_OP_WRITE || e->opcode == CBD_OP_MAP || e->opcode == CBD_OP_DECLARE)
+        arrived(f, e);
     return true;
-}
-
-struct scene {
-    struct fake *f;
-    cbd_stage *stage;
-    cbd_query *query;
-};
-
-static struct scene begin(void)
-{
-    struct scene s = {.f = fake_start()};
-    s.f->on_op = keep;
-    memset(&sent, 0, sizeof sent);
-    s.f->features |= CBD_FEATURE_ARRAY;
-    s.stage = fake_connect(s.f);
-    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
-    return s;
-}
-
-static void end(struct scene *s)
-{
-    CHECK(fake_pins_held(s->f) == 0);
-    cbd_query_release(s->query);
-    cbd_stage_release(s->stage);
-    fake_stop(s->f);
 }
 
 static cbd_tensor floats(const float *data, int32_t ndim, const int64_t *shape, const int64_t *strides)
@@ -84,7 +47,7 @@ static void sends(struct scene *s, const cbd_tensor *tensors, const cbd_write_op
 
 static void rows_travel_one_after_the_other_with_their_sizes(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     const float data[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
     const int64_t three = 3, none = 0, six = 6, grid[2] = {2, 3}, every_other = 2, across[2] = {1, 2};
     cbd_tensor rows[3] = {floats(data, 1, &three, NULL), floats(NULL, 1, &none, NULL), floats(data + 6, 1, &three, &every_other)};
@@ -110,12 +73,12 @@ static void rows_travel_one_after_the_other_with_their_sizes(void)
     o.count = 1;
     o.index_map = NULL;
     sends(&s, &packed, &o, 1, (uint64_t[]){6}, 6, (float[]){0, 2, 4, 6, 8, 10});
-    end(&s);
+    scene_end(&s);
 }
 
 static void what_does_not_fit_is_refused_by_name(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     const float data[12] = {0};
     const int64_t three = 3, seven = 7, shape[1] = {1};
     const double wide[1] = {0};
@@ -161,13 +124,13 @@ static void what_does_not_fit_is_refused_by_name(void)
     o = ragged(2); /* behaviour 28 */
     CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "x", three_of, &o, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.text, "kind") != NULL && sent.entry.op_id == 0);
-    end(&s);
+    scene_end(&s);
 }
 
 /* Behaviour 182. */
 static void a_session_has_rows_of_the_sizes_that_were_asked_for(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     const uint64_t sizes[2] = {3, 0}, empty[2] = {0, 0};
     cbd_map_options o = {.ordinal = 1, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 2, .is_array = 1, .element_sizes = sizes, .element_size_count = 2};
     cbd_session *session;
@@ -202,7 +165,7 @@ static void a_session_has_rows_of_the_sizes_that_were_asked_for(void)
     o.element_sizes = huge;
     o.element_size_count = 2;
     CHECK(cbd_map_attribute(s.stage, s.query, "x", &o, &session, &error) != CBD_STATUS_OK && session == NULL);
-    end(&s);
+    scene_end(&s);
 }
 
 /* A column of float32 arrays with one version, whose table is the test's to write. */
@@ -219,7 +182,7 @@ static cbd_abi_row_ref *publish_table(struct fake *f, const cbd_abi_row_ref *row
 
 static void arrays_are_read_in_place_and_every_lie_of_a_table_is_internal(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     float *data;
     cbd_read *read;
     const cbd_read_group *group;
@@ -258,7 +221,7 @@ static void arrays_are_read_in_place_and_every_lie_of_a_table_is_internal(void)
     table[1] = (cbd_abi_row_ref){0, 0, 0};
     fake_slot(s.f, 1, 0)->rows = 3; /* of two */
     CHECK_STATUS(cbd_read_attributes(s.stage, s.query, names, 1, &read, &error), CBD_STATUS_INTERNAL);
-    end(&s);
+    scene_end(&s);
 }
 
 static void a_broker_without_arrays_is_asked_for_none(void)
@@ -277,7 +240,7 @@ static void a_broker_without_arrays_is_asked_for_none(void)
     CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "x", &packed, &o, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
     CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "x", &m, &session, &error), CBD_STATUS_NOT_SUPPORTED);
     CHECK_STATUS(cbd_declare(s.stage, "x", &schema, 0, 0, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
-    end(&s);
+    scene_end(&s);
 }
 
 int main(void)

@@ -4,12 +4,10 @@
 #include "standin_dlpack.h"
 
 #include "callboard_dlpack.h"
-#include "fake_broker.h"
-
-#include <string.h>
+#include "scene.h"
 
 static cbd_error error;
-static const char *const names[] = {"x"}, *const ab[] = {"/a", "/b"};
+static const char *const names[] = {"x"};
 
 enum { ROUNDS = 10000 };
 
@@ -331,47 +329,20 @@ static void a_buffer_is_told_in_bytes(void)
 
 /* ---- groups ------------------------------------------------------------------------------- */
 
-struct scene {
-    struct fake *f;
-    cbd_stage *stage;
-    cbd_query *query;
-};
-
-static cbd_abi_submission_entry last_unmap;
-
 static bool keep(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
 {
-    (void)f, (void)c;
+    (void)c;
     if (e->opcode == CBD_OP_UNMAP_GROUP || e->opcode == CBD_OP_UNMAP_ATTRIBUTE)
-        last_unmap = *e;
+        arrived(f, e);
     return true;
 }
 
 static const float rows[6] = {0, 1, 2, 3, 4, 5};
 
 /* "x", two rows of float32x3. */
-static struct scene begin(void)
-{
-    struct scene s = {.f = fake_start()};
-    s.f->on_op = keep;
-    s.f->features |= CBD_FEATURE_ARRAY;
-    s.stage = fake_connect(s.f);
-    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
-    return s;
-}
-
 static void publish(struct scene *s)
 {
     fake_publish(s->f, fake_column(s->f, "x", CBD_DTYPE_FLOAT, 32, 3, 0, NULL), 0, fake_layout(s->f, ab, 2, 1), 2, rows, sizeof rows, 1);
-}
-
-static void end(struct scene *s)
-{
-    CHECK(fake_pins_held(s->f) == 0);
-    cbd_query_release(s->query);
-    cbd_stage_release(s->stage);
-    CHECK(!fake_channel_locked(s->f)); /* nothing keeps the stage mapped (I3) */
-    fake_stop(s->f);
 }
 
 static const cbd_read_group *read_group(struct scene *s, const char *const *of)
@@ -396,7 +367,7 @@ static const cbd_map_options points = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .b
 
 static void an_export_of_a_read_owns_a_pin(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     publish(&s);
     const cbd_read_group *group = read_group(&s, names);
     DLManagedTensorVersioned *v, *second;
@@ -420,12 +391,12 @@ static void an_export_of_a_read_owns_a_pin(void)
     v->deleter(v);
     CHECK(fake_pins_held(s.f) == 0 && memcmp(m->dl_tensor.data, rows, sizeof rows) == 0);
     m->deleter(m);
-    end(&s);
+    scene_end(&s);
 }
 
 static void what_a_group_has_not_is_refused(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     publish(&s);
     static const char *const path[] = {CBD_PATH_NAME};
     const cbd_read_group *group = read_group(&s, path);
@@ -439,13 +410,13 @@ static void what_a_group_has_not_is_refused(void)
     cbd_read_group deletes = {.name = "x", .is_delete = 1, .prim_count = 2};
     CHECK_STATUS(cbd_dlpack_export_read_versioned(&deletes, 0, 0, &v, &error), CBD_STATUS_INVALID_ARGUMENT);
     SAYS("2 prims that were deleted");
-    end(&s);
+    scene_end(&s);
 }
 
 /* Behaviour 300. */
 static void rows_of_array_kind_are_exported_one_by_one(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     float *data;
     cbd_abi_ref at = fake_alloc(s.f, 3, 64, (void **)&data);
     for (int i = 0; i < 16; i++)
@@ -486,12 +457,12 @@ static void rows_of_array_kind_are_exported_one_by_one(void)
     CHECK(m->dl_tensor.ndim == 1 && m->dl_tensor.shape[0] == 3);
     m->deleter(m);
     cbd_session_release(session);
-    end(&s);
+    scene_end(&s);
 }
 
 static void a_consumer_fills_a_map_group(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     cbd_session *session;
     cbd_group *group = map_group(&s, &points, &session);
     DLManagedTensor *m;
@@ -525,7 +496,7 @@ static void a_consumer_fills_a_map_group(void)
                 CHECK_STATUS(cbd_unmap_group(group, 0, &op, &error), CBD_STATUS_OK);
             CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
             cbd_op_release(op);
-            CHECK(last_unmap.flags == ((whole ? CBD_FLAG_SEAL : 0u) | (lent ? CBD_FLAG_COPY : 0u)));
+            CHECK(sent.entry.flags == ((whole ? CBD_FLAG_SEAL : 0u) | (lent ? CBD_FLAG_COPY : 0u)));
             cbd_session_release(session);
             if (lent)
                 m->deleter(m);
@@ -538,7 +509,7 @@ static void a_consumer_fills_a_map_group(void)
     CHECK(fake_channel_locked(s.f));
     ((float *)m->dl_tensor.data)[0] = 1;
     m->deleter(m);
-    end(&s);
+    scene_end(&s);
 }
 
 /* ---- deleters on other threads ---------------------------------------------------------------- */
@@ -578,7 +549,7 @@ static void give(struct bin *bin, int round, DLManagedTensorVersioned *v)
 /* 10 000 rounds of export, use and drop, on threads that know nothing of Callboard, also after the close (field report G15). */
 static void deleters_run_on_any_thread(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     publish(&s);
     struct bin bin = {0};
     pthread_t threads[2];

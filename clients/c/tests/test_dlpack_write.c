@@ -2,54 +2,19 @@
 #include "standin_dlpack.h"
 
 #include "callboard_dlpack.h"
-#include "fake_broker.h"
+#include "scene.h"
 
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 static cbd_error error;
-static const char *const ab[] = {"/a", "/b"};
-
-/* The last write that arrived. */
-static struct {
-    cbd_abi_submission_entry entry;
-    uint8_t arguments[CBD_INLINE_BYTES_MAX];
-} sent;
 
 static bool keep(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
 {
     (void)c;
-    if (e->opcode != CBD_OP_WRITE)
-        return true;
-    sent.entry = *e;
-    CHECK(e->argument_bytes <= sizeof sent.arguments);
-    memcpy(sent.arguments, f->channel + ((cbd_abi_channel_header *)f->channel)->argument_offset_bytes + e->argument_offset_bytes,
-           e->argument_bytes);
+    if (e->opcode == CBD_OP_WRITE)
+        arrived(f, e);
     return true;
-}
-
-struct scene {
-    struct fake *f;
-    cbd_stage *stage;
-    cbd_query *query;
-};
-
-static struct scene begin(void)
-{
-    struct scene s = {.f = fake_start()};
-    s.f->on_op = keep;
-    s.f->features |= CBD_FEATURE_ARRAY;
-    s.stage = fake_connect(s.f);
-    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
-    return s;
-}
-
-static void end(struct scene *s)
-{
-    cbd_query_release(s->query);
-    cbd_stage_release(s->stage);
-    fake_stop(s->f);
 }
 
 static void deleted(DLManagedTensorVersioned *self) { ++*(int *)self->manager_ctx; }
@@ -89,7 +54,7 @@ static cbd_abi_write_entry arrives(cbd_op *op, uint16_t lanes, const void *wante
 /* Behaviour 291: both forms, of any strides; the producer's memory may change and go as soon as the call returns. */
 static void what_a_producer_has_is_copied_before_the_call_returns(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     int64_t shape[2] = {2, 3}, transposed[2] = {1, 2};
     for (int form = 0; form < 3; form++) {
         float data[6] = {0, 1, 2, 3, 4, 5};
@@ -115,13 +80,13 @@ static void what_a_producer_has_is_copied_before_the_call_returns(void)
         CHECK(deletes == 1);
         arrives(op, 3, form < 2 ? (float[]){0, 1, 2, 3, 4, 5} : (float[]){0, 2, 4, 1, 3, 5}, sizeof data);
     }
-    end(&s);
+    scene_end(&s);
 }
 
 /* Behaviour 292: in C a type is said by the description, and its pointer stays the producer's. */
 static void trailing_axes_are_described_as_lanes(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     float data[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     struct {
         int32_t ndim;
@@ -144,13 +109,13 @@ static void trailing_axes_are_described_as_lanes(void)
         CHECK(back->dl_tensor.data == data && back->dl_tensor.ndim == 1 && back->dl_tensor.dtype.lanes == cases[i].lanes);
         back->deleter(back);
     }
-    end(&s);
+    scene_end(&s);
 }
 
 /* Behaviour 295: (4, 3) without such a description is 12 numbers of an array attribute. */
 static void nothing_is_folded_into_an_array_attribute(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     float data[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
     int64_t shape[2] = {4, 3};
     cbd_tensor t;
@@ -161,13 +126,13 @@ static void nothing_is_folded_into_an_array_attribute(void)
     CHECK(entry.schema.kind == CBD_KIND_ARRAY && entry.element_sizes_count == 2);
     memcpy(sizes, sent.arguments + entry.element_sizes_offset_bytes, sizeof sizes);
     CHECK(sizes[0] == 6 && sizes[1] == 6);
-    end(&s);
+    scene_end(&s);
 }
 
 /* Behaviour 297. */
 static void lanes_255_and_no_more(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     uint8_t data[512];
     int64_t shape[1] = {2};
     cbd_tensor t;
@@ -180,13 +145,13 @@ static void lanes_255_and_no_more(void)
     v.dl_tensor.dtype.lanes = 256;
     CHECK_STATUS(cbd_dlpack_import_versioned(&v, &t, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.text, "lanes is 256: expected 1 to 255") != NULL);
-    end(&s);
+    scene_end(&s);
 }
 
 /* Behaviour 298: of memory that the processor lets nobody write to. */
 static void a_read_only_producer_is_written_from(void)
 {
-    struct scene s = begin();
+    struct scene s = scene_begin(keep, CBD_FEATURE_ARRAY);
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     int64_t shape[1] = {2};
     cbd_tensor t;
@@ -200,7 +165,7 @@ static void a_read_only_producer_is_written_from(void)
     cbd_op *op = submit(&s, &t, 0);
     CHECK(munmap(data, page) == 0);
     arrives(op, 1, (float[]){3, 4}, 8);
-    end(&s);
+    scene_end(&s);
 }
 
 int main(void)

@@ -13,19 +13,42 @@ static cbd_error error;
 #define SECONDS(n) ((n) * 1000) /* for poll */
 #define MOMENT_MS 20            /* in which nothing is to happen */
 
-static cbd_stage *connect_for(uint64_t reattach_ns)
-{
-    cbd_connect_options options = {.reattach_ns = reattach_ns};
-    cbd_stage *stage;
-    CHECK_STATUS(cbd_connect("fake", &options, &stage, &error), CBD_STATUS_OK);
-    return stage;
-}
-
 static cbd_events *events_of(cbd_stage *stage)
 {
     cbd_events *events;
     CHECK_STATUS(cbd_events_open(stage, &events, &error), CBD_STATUS_OK);
     return events;
+}
+
+/* A fake broker, and a loop that is told of its epochs. */
+struct scene {
+    struct fake *f;
+    cbd_stage *stage;
+    cbd_events *events;
+};
+
+/* Without a loop yet. */
+static struct scene connected(uint64_t features, uint64_t reattach_ns)
+{
+    cbd_connect_options options = {.reattach_ns = reattach_ns};
+    struct scene s = {.f = fake_start()};
+    s.f->features |= features;
+    CHECK_STATUS(cbd_connect("fake", &options, &s.stage, &error), CBD_STATUS_OK);
+    return s;
+}
+
+static struct scene begin(uint64_t features, uint64_t reattach_ns)
+{
+    struct scene s = connected(features, reattach_ns);
+    s.events = events_of(s.stage);
+    return s;
+}
+
+static void end(struct scene *s)
+{
+    cbd_events_release(s->events);
+    cbd_stage_release(s->stage);
+    fake_stop(s->f);
 }
 
 static bool readable(const cbd_events *events, int timeout_ms)
@@ -54,6 +77,14 @@ static void wait_for_epoch(cbd_events *events, uint64_t wanted)
     }
 }
 
+/* The epoch is sealed, and the loop told once. */
+static void news(struct scene *s, uint64_t epoch)
+{
+    fake_epoch(s->f, epoch);
+    wait_for_epoch(s->events, epoch);
+    CHECK(quiet(s->events) == epoch);
+}
+
 static int threads(void) { return fake_entries("/proc/self/task"); }
 static int descriptors(void) { return fake_entries("/proc/self/fd"); }
 
@@ -70,71 +101,61 @@ static bool threads_become(int wanted)
 
 static void it_is_a_level(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage);
+    struct scene s = begin(0, 0);
     uint64_t epoch = 7;
-    CHECK((fcntl(cbd_events_fileno(events), F_GETFD) & FD_CLOEXEC) && (fcntl(cbd_events_fileno(events), F_GETFL) & O_NONBLOCK));
-    CHECK(!readable(events, MOMENT_MS)); /* nothing was sealed */
-    CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+    CHECK((fcntl(cbd_events_fileno(s.events), F_GETFD) & FD_CLOEXEC) && (fcntl(cbd_events_fileno(s.events), F_GETFL) & O_NONBLOCK));
+    CHECK(!readable(s.events, MOMENT_MS)); /* nothing was sealed */
+    CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), CBD_STATUS_OK);
     CHECK(epoch == 0);
-    fake_epoch(f, 1);
-    CHECK(readable(events, SECONDS(10)) && readable(events, 0)); /* until it is drained */
-    CHECK(quiet(events) == 1);
+    fake_epoch(s.f, 1);
+    CHECK(readable(s.events, SECONDS(10)) && readable(s.events, 0)); /* until it is drained */
+    CHECK(quiet(s.events) == 1);
     for (uint64_t n = 2; n <= 50; n++)
-        fake_epoch(f, n);
-    wait_for_epoch(events, 50); /* the newest, no backlog */
-    CHECK(quiet(events) == 50);
-    cbd_events *late = events_of(stage); /* what was sealed before is news to it */
-    CHECK(readable(late, 0) && quiet(late) == 50 && !readable(events, MOMENT_MS));
-    fake_epoch(f, 51);
-    wait_for_epoch(events, 51); /* draining the one leaves the other */
+        fake_epoch(s.f, n);
+    wait_for_epoch(s.events, 50); /* the newest, no backlog */
+    CHECK(quiet(s.events) == 50);
+    cbd_events *late = events_of(s.stage); /* what was sealed before is news to it */
+    CHECK(readable(late, 0) && quiet(late) == 50 && !readable(s.events, MOMENT_MS));
+    fake_epoch(s.f, 51);
+    wait_for_epoch(s.events, 51); /* draining the one leaves the other */
     CHECK(readable(late, SECONDS(10)) && quiet(late) == 51);
-    fake_epoch(f, (UINT64_C(1) << 32) + 51); /* the futex sees half of it: the turn finds it */
-    wait_for_epoch(events, (UINT64_C(1) << 32) + 51);
+    fake_epoch(s.f, (UINT64_C(1) << 32) + 51); /* the futex sees half of it: the turn finds it */
+    wait_for_epoch(s.events, (UINT64_C(1) << 32) + 51);
     cbd_events_release(late);
-    cbd_events_release(events);
     cbd_events_release(NULL);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    end(&s);
 }
 
 static void arguments_are_checked(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
+    struct scene s = connected(0, 0);
     cbd_events *events;
-    CHECK_STATUS(cbd_events_open(stage, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_events_open(s.stage, NULL, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK_STATUS(cbd_events_open(NULL, &events, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(events == NULL && cbd_events_fileno(NULL) == -1);
     CHECK_STATUS(cbd_events_drain(NULL, NULL, &error), CBD_STATUS_INVALID_HANDLE);
-    cbd_stage_close(stage);
-    CHECK_STATUS(cbd_events_open(stage, &events, &error), CBD_STATUS_SESSION_ENDED);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    cbd_stage_close(s.stage);
+    CHECK_STATUS(cbd_events_open(s.stage, &events, &error), CBD_STATUS_SESSION_ENDED);
+    end(&s);
 }
 
 /* A seal between any two steps of drain and wait shows. */
 static void no_epoch_is_missed(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage);
+    struct scene s = begin(0, 0);
     int loop = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event one = {.events = EPOLLIN}; /* drained at once: level or edge is the same */
-    CHECK(loop >= 0 && epoll_ctl(loop, EPOLL_CTL_ADD, cbd_events_fileno(events), &one) == 0);
+    CHECK(loop >= 0 && epoll_ctl(loop, EPOLL_CTL_ADD, cbd_events_fileno(s.events), &one) == 0);
     for (uint64_t n = 1; n <= 3000; n++) {
         uint64_t seen = 0;
-        fake_epoch(f, n);
+        fake_epoch(s.f, n);
         while (seen < n) {
             CHECK(epoll_wait(loop, &one, 1, SECONDS(10)) == 1);
-            CHECK_STATUS(cbd_events_drain(events, &seen, &error), CBD_STATUS_OK);
+            CHECK_STATUS(cbd_events_drain(s.events, &seen, &error), CBD_STATUS_OK);
         }
     }
     close(loop);
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    end(&s);
 }
 
 /* What is to happen in a drain of `of`, just before the descriptor is cleared. */
@@ -172,43 +193,31 @@ ssize_t __wrap_read(int fd, void *to, size_t bytes)
 /* The wake-up of this seal is cleared with the one that was there: the epoch has to be looked at afterwards. */
 static void an_epoch_sealed_while_draining_is_not_missed(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage);
+    struct scene s = begin(0, 0);
     for (uint64_t n = 1; n <= 9; n += 2) {
         uint64_t epoch = 0;
-        fake_epoch(f, n);
-        wait_for_epoch(events, n);
-        CHECK(quiet(events) == n);
-        meeting = (struct meeting){.fake = f, .stage = stage, .of = events, .seal = n + 1};
-        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
+        news(&s, n);
+        meeting = (struct meeting){.fake = s.f, .stage = s.stage, .of = s.events, .seal = n + 1};
+        CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), CBD_STATUS_OK);
         CHECK(meeting.of == NULL && epoch == n + 1);
-        CHECK(quiet(events) == n + 1);
+        CHECK(quiet(s.events) == n + 1);
     }
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    end(&s);
 }
 
 /* The thread tells the end once, and then is gone: the drain that clears that tells it again. */
 static void an_end_while_draining_makes_it_readable_again(void)
 {
     for (uint64_t sealed = 0; sealed <= 4; sealed += 4) {
-        struct fake *f = fake_start();
-        cbd_stage *stage = connect_for(CBD_REATTACH_NEVER);
-        cbd_events *events = events_of(stage);
+        struct scene s = begin(0, CBD_REATTACH_NEVER);
         uint64_t epoch = 9;
-        fake_epoch(f, 3);
-        wait_for_epoch(events, 3);
-        CHECK(quiet(events) == 3);
-        meeting = (struct meeting){.fake = f, .stage = stage, .of = events, .seal = sealed, .hang_up = true};
-        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), sealed ? CBD_STATUS_OK : CBD_STATUS_SESSION_ENDED);
-        CHECK(meeting.of == NULL && epoch == sealed && readable(events, 0));
-        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
-        CHECK(readable(events, 0));
-        cbd_events_release(events);
-        cbd_stage_release(stage);
-        fake_stop(f);
+        news(&s, 3);
+        meeting = (struct meeting){.fake = s.f, .stage = s.stage, .of = s.events, .seal = sealed, .hang_up = true};
+        CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), sealed ? CBD_STATUS_OK : CBD_STATUS_SESSION_ENDED);
+        CHECK(meeting.of == NULL && epoch == sealed && readable(s.events, 0));
+        CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
+        CHECK(readable(s.events, 0));
+        end(&s);
     }
 }
 
@@ -226,98 +235,78 @@ static void *drain_until(void *context)
 
 static void no_epoch_is_missed_while_seals_go_on(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
+    struct scene s = connected(0, 0);
     struct draining d[3];
     pthread_t loops[3];
     for (int i = 0; i < 3; i++) {
-        d[i] = (struct draining){events_of(stage), 5000};
+        d[i] = (struct draining){events_of(s.stage), 5000};
         CHECK(pthread_create(&loops[i], NULL, drain_until, &d[i]) == 0);
     }
     for (uint64_t n = 1; n <= 5000; n++)
-        fake_epoch(f, n); /* the last one shows, whatever came before */
+        fake_epoch(s.f, n); /* the last one shows, whatever came before */
     for (int i = 0; i < 3; i++) {
         pthread_join(loops[i], NULL);
         cbd_events_release(d[i].events);
     }
-    cbd_stage_release(stage);
-    fake_stop(f);
+    end(&s);
 }
 
 /* E12: a reader is not asleep for ever when the broker goes away. */
 static void the_end_is_told_and_stays(void)
 {
     for (int said = 0; said < 2; said++) {
-        struct fake *f = fake_start();
-        cbd_stage *stage = connect_for(CBD_REATTACH_NEVER);
-        cbd_events *events = events_of(stage);
+        struct scene s = begin(0, CBD_REATTACH_NEVER);
         uint64_t epoch = 9;
-        fake_epoch(f, 3);
-        wait_for_epoch(events, 3);
-        CHECK(quiet(events) == 3);
-        fake_hang_up(f, said ? "no more" : NULL);
-        while (!atomic_load(&stage->ended))
+        news(&s, 3);
+        fake_hang_up(s.f, said ? "no more" : NULL);
+        while (!atomic_load(&s.stage->ended))
             usleep(1000); /* by the thread */
-        fake_epoch(f, 4); /* the last one; nobody has looked since */
-        CHECK(readable(events, SECONDS(10)));
-        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_OK);
-        CHECK(epoch == 4 && readable(events, 0));
+        fake_epoch(s.f, 4); /* the last one; nobody has looked since */
+        CHECK(readable(s.events, SECONDS(10)));
+        CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), CBD_STATUS_OK);
+        CHECK(epoch == 4 && readable(s.events, 0));
         for (int i = 0; i < 3; i++) {
-            CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
-            CHECK(epoch == 0 && strstr(error.text, said ? "no more" : "hung up") != NULL && readable(events, SECONDS(10)));
+            CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
+            CHECK(epoch == 0 && strstr(error.text, said ? "no more" : "hung up") != NULL && readable(s.events, SECONDS(10)));
         }
         cbd_events *late;
-        CHECK_STATUS(cbd_events_open(stage, &late, &error), CBD_STATUS_SESSION_ENDED);
-        cbd_stage_release(stage);
-        CHECK_STATUS(cbd_events_drain(events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
-        cbd_events_release(events); /* after the stage */
-        fake_stop(f);
+        CHECK_STATUS(cbd_events_open(s.stage, &late, &error), CBD_STATUS_SESSION_ENDED);
+        cbd_stage_release(s.stage);
+        CHECK_STATUS(cbd_events_drain(s.events, &epoch, &error), CBD_STATUS_SESSION_ENDED);
+        cbd_events_release(s.events); /* after the stage */
+        fake_stop(s.f);
     }
 }
 
 /* B1: it is told of the loss and of the next broker, and epochs go on. */
 static void a_restart_is_followed(void)
 {
-    struct fake *f = fake_start();
-    f->features |= CBD_FEATURE_RECOVERY;
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage);
-    fake_epoch(f, 3);
-    wait_for_epoch(events, 3);
-    CHECK(quiet(events) == 3);
-    fake_die(f);
-    CHECK(readable(events, SECONDS(10)) && quiet(events) == 3);
-    fake_epoch(f, 4); /* sealed as the last thing, or by a broker that has not taken us up yet */
-    wait_for_epoch(events, 4);
-    CHECK(quiet(events) == 4);
-    fake_rise(f);
+    struct scene s = begin(CBD_FEATURE_RECOVERY, 0);
+    news(&s, 3);
+    fake_die(s.f);
+    CHECK(readable(s.events, SECONDS(10)) && quiet(s.events) == 3);
+    news(&s, 4); /* sealed as the last thing, or by a broker that has not taken us up yet */
+    fake_rise(s.f);
     do /* it may have been told of the death twice */
-        CHECK(readable(events, SECONDS(10)) && quiet(events) == 4); /* by nobody's wait but the thread's */
-    while (atomic_load(&stage->reattach.link) != LINK_UP);
-    CHECK(cbd_stage_is_alive(stage));
-    fake_epoch(f, 5);
-    wait_for_epoch(events, 5);
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+        CHECK(readable(s.events, SECONDS(10)) && quiet(s.events) == 4); /* by nobody's wait but the thread's */
+    while (atomic_load(&s.stage->reattach.link) != LINK_UP);
+    CHECK(cbd_stage_is_alive(s.stage));
+    fake_epoch(s.f, 5);
+    wait_for_epoch(s.events, 5);
+    end(&s);
 }
 
 static void no_broker_in_time_is_the_end(void)
 {
-    struct fake *f = fake_start();
-    f->features |= CBD_FEATURE_RECOVERY;
-    cbd_stage *stage = connect_for(300000000);
-    cbd_events *events = events_of(stage);
-    fake_die(f);
+    struct scene s = begin(CBD_FEATURE_RECOVERY, 300000000);
+    fake_die(s.f);
     cbd_status status = CBD_STATUS_OK;
     while (status == CBD_STATUS_OK) {
-        CHECK(readable(events, SECONDS(10)));
-        status = cbd_events_drain(events, NULL, &error);
+        CHECK(readable(s.events, SECONDS(10)));
+        status = cbd_events_drain(s.events, NULL, &error);
     }
-    CHECK(status == CBD_STATUS_SESSION_ENDED && strstr(error.text, "within 300 ms") != NULL && readable(events, 0));
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    CHECK(status == CBD_STATUS_SESSION_ENDED && strstr(error.text, "within 300 ms") != NULL && readable(s.events, 0));
+    end(&s);
 }
 
 static void *close_soon(void *stage)
@@ -329,33 +318,28 @@ static void *close_soon(void *stage)
 
 static void closing_wakes_who_waits(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage);
+    struct scene s = begin(0, 0);
     pthread_t closer;
-    CHECK(pthread_create(&closer, NULL, close_soon, stage) == 0);
-    CHECK(readable(events, SECONDS(10)));
+    CHECK(pthread_create(&closer, NULL, close_soon, s.stage) == 0);
+    CHECK(readable(s.events, SECONDS(10)));
     pthread_join(closer, NULL);
-    CHECK_STATUS(cbd_events_drain(events, NULL, &error), CBD_STATUS_SESSION_ENDED);
-    CHECK(strstr(error.text, "closed") != NULL && readable(events, 0));
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    CHECK_STATUS(cbd_events_drain(s.events, NULL, &error), CBD_STATUS_SESSION_ENDED);
+    CHECK(strstr(error.text, "closed") != NULL && readable(s.events, 0));
+    end(&s);
 }
 
 /* No thread that was not asked for, none that outlives its events, and none that is waited for: stops would take the
  * thread's turn of 100 ms, all of them. */
 static void threads_and_descriptors_come_and_go(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
+    struct scene s = connected(0, 0);
     cbd_query *root;
-    CHECK_STATUS(cbd_root_query(stage, &root, &error), CBD_STATUS_OK); /* the broker is done with our hello */
+    CHECK_STATUS(cbd_root_query(s.stage, &root, &error), CBD_STATUS_OK); /* the broker is done with our hello */
     cbd_query_release(root);
     int threads_before = threads(), before = descriptors();
     int quick = 0;
     for (int i = 0; i < 300; i++) {
-        cbd_events *first = events_of(stage), *second = events_of(stage);
+        cbd_events *first = events_of(s.stage), *second = events_of(s.stage);
         CHECK(threads() == threads_before + 1 && descriptors() == before + 2); /* one for both */
         cbd_events_release(i % 2 ? first : second);
         CHECK(threads() == threads_before + 1);
@@ -366,13 +350,11 @@ static void threads_and_descriptors_come_and_go(void)
         CHECK(threads_become(threads_before) && descriptors() == before);
     }
     CHECK(quick >= 100);
-    cbd_events *events = events_of(stage);
-    cbd_stage_close(stage);
+    s.events = events_of(s.stage);
+    cbd_stage_close(s.stage);
     CHECK(threads_become(threads_before)); /* and the descriptor stays: a loop may be waiting for it */
-    CHECK(fcntl(cbd_events_fileno(events), F_GETFD) >= 0);
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    CHECK(fcntl(cbd_events_fileno(s.events), F_GETFD) >= 0);
+    end(&s);
 }
 
 static void *open_and_release(void *stage)
@@ -384,53 +366,46 @@ static void *open_and_release(void *stage)
 
 static void threads_of_the_program_may_open_at_once(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage);
+    struct scene s = begin(0, 0);
     pthread_t at[3];
     for (int i = 0; i < 3; i++)
-        CHECK(pthread_create(&at[i], NULL, open_and_release, stage) == 0);
+        CHECK(pthread_create(&at[i], NULL, open_and_release, s.stage) == 0);
     for (uint64_t n = 1; n <= 500; n++)
-        fake_epoch(f, n);
+        fake_epoch(s.f, n);
     for (int i = 0; i < 3; i++)
         pthread_join(at[i], NULL);
-    wait_for_epoch(events, 500);
-    cbd_events_release(events);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    wait_for_epoch(s.events, 500);
+    end(&s);
 }
 
 /* I4: the parent's events are not the child's to take, and it keeps none of its descriptors. */
 static void a_forked_child_has_none(void)
 {
-    struct fake *f = fake_start();
-    cbd_stage *stage = connect_for(0);
-    cbd_events *events = events_of(stage), *released = events_of(stage);
-    fake_epoch(f, 2);
-    CHECK(readable(events, SECONDS(10)));
-    int fd = cbd_events_fileno(events);
+    struct scene s = begin(0, 0);
+    cbd_events *released = events_of(s.stage);
+    fake_epoch(s.f, 2);
+    CHECK(readable(s.events, SECONDS(10)));
+    int fd = cbd_events_fileno(s.events);
     pid_t child = fork();
     if (child == 0) {
         cbd_events *own = (cbd_events *)1;
-        bool fine = cbd_events_fileno(events) == -1 && fcntl(fd, F_GETFD) == -1 &&
-                    cbd_events_drain(events, NULL, &error) == CBD_STATUS_SESSION_ENDED && strstr(error.text, "parent") != NULL &&
-                    cbd_events_open(stage, &own, &error) == CBD_STATUS_SESSION_ENDED && own == NULL && threads() == 3; /* ".", "..", one */
+        bool fine = cbd_events_fileno(s.events) == -1 && fcntl(fd, F_GETFD) == -1 &&
+                    cbd_events_drain(s.events, NULL, &error) == CBD_STATUS_SESSION_ENDED && strstr(error.text, "parent") != NULL &&
+                    cbd_events_open(s.stage, &own, &error) == CBD_STATUS_SESSION_ENDED && own == NULL && threads() == 3; /* ".", "..", one */
         cbd_events_release(released);
-        cbd_events_release(events);
-        cbd_stage_release(stage);
+        cbd_events_release(s.events);
+        cbd_stage_release(s.stage);
         if (fine)
             fake_child_ends();
         _exit(1);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(readable(events, 0) && quiet(events) == 2); /* the parent's are as they were */
-    fake_epoch(f, 3);
-    wait_for_epoch(events, 3);
-    cbd_events_release(events);
+    CHECK(readable(s.events, 0) && quiet(s.events) == 2); /* the parent's are as they were */
+    fake_epoch(s.f, 3);
+    wait_for_epoch(s.events, 3);
     cbd_events_release(released);
-    cbd_stage_release(stage);
-    fake_stop(f);
+    end(&s);
 }
 
 int main(void)

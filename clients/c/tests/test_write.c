@@ -1,52 +1,18 @@
 /* What a write sends, what it refuses before sending (R6), map sessions (M1, M3). */
-#include "fake_broker.h"
+#include "scene.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static cbd_error error;
-static const char *const ab[] = {"/a", "/b"};
-
-/* The last OpWrite or OpSeal that arrived. */
-static struct {
-    cbd_abi_submission_entry entry;
-    uint8_t arguments[CBD_INLINE_BYTES_MAX + 4096];
-} sent;
 
 static bool keep(struct fake *f, const cbd_abi_submission_entry *e, cbd_abi_completion_entry *c)
 {
     (void)c;
-    if (e->opcode != CBD_OP_QUERY_RELEASE) {
-        sent.entry = *e;
-        CHECK(e->argument_bytes <= sizeof sent.arguments);
-        memcpy(sent.arguments, f->channel + ((cbd_abi_channel_header *)f->channel)->argument_offset_bytes + e->argument_offset_bytes,
-               e->argument_bytes);
-    }
+    if (e->opcode != CBD_OP_QUERY_RELEASE)
+        arrived(f, e);
     return true;
-}
-
-struct setting {
-    struct fake *f;
-    cbd_stage *stage;
-    cbd_query *query;
-};
-
-static struct setting start(void)
-{
-    struct setting s = {.f = fake_start()};
-    s.f->on_op = keep;
-    s.stage = fake_connect(s.f);
-    CHECK_STATUS(cbd_query_from_path_list(s.stage, ab, NULL, 2, &s.query, &error), CBD_STATUS_OK);
-    return s;
-}
-
-static void stop(struct setting s)
-{
-    cbd_query_release(s.query);
-    cbd_stage_release(s.stage);
-    fake_stop(s.f);
 }
 
 static cbd_abi_write_entry entry_sent(void)
@@ -58,7 +24,7 @@ static cbd_abi_write_entry entry_sent(void)
     return entry;
 }
 
-static void write_ok(struct setting s, const cbd_tensor *tensor, const cbd_write_options *options)
+static void write_ok(struct scene s, const cbd_tensor *tensor, const cbd_write_options *options)
 {
     cbd_op *op;
     CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "pose", tensor, options, &op, &error), CBD_STATUS_OK);
@@ -75,7 +41,7 @@ static cbd_tensor floats(const float *data, int32_t ndim, const int64_t *shape, 
 static void a_semantic_that_is_not_known_here_is_passed_on(void)
 {
     static const uint32_t newer[] = {16, 200, UINT32_MAX};
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     float data[2] = {0};
     int64_t shape[1] = {2};
     cbd_tensor tensor = floats(data, 1, shape, NULL);
@@ -93,13 +59,13 @@ static void a_semantic_that_is_not_known_here_is_passed_on(void)
         CHECK(sent.entry.opcode == CBD_OP_MAP && asked.schema.semantic == newer[i]);
         cbd_session_release(session);
     }
-    stop(s);
+    scene_end(&s);
 }
 
 /* Behaviours 3, 4, 10, 11: folding, and every kind of stride. */
 static void a_small_write_goes_inline_with_its_rows_gathered(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     cbd_write_options options = cbd_write_options_default();
     options.ordinal = 1;
     options.semantic = CBD_SEMANTIC_MATRIX;
@@ -148,13 +114,13 @@ static void a_small_write_goes_inline_with_its_rows_gathered(void)
     entry = entry_sent();
     CHECK(entry.schema.row_dimensions == 2 && entry.schema.row_shape[1] == 4 && entry.schema.dtype_lanes == 1);
     CHECK(sent.entry.flags == (CBD_FLAG_NEXT_ORDINAL | CBD_FLAG_SEAL) && sent.entry.ordinal == 0);
-    stop(s);
+    scene_end(&s);
 }
 
 /* Behaviours 63, 70, 71, 82. */
 static void count_mask_and_index_map_choose_rows(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     cbd_write_options options = cbd_write_options_default();
     options.ordinal = 1;
     float data[3] = {70, 80, 90};
@@ -185,13 +151,13 @@ static void count_mask_and_index_map_choose_rows(void)
     entry = entry_sent();
     CHECK(entry.selection.sort == CBD_SELECT_MASK && entry.selection.word_count == 1 && entry.selection.count == 2);
     CHECK(memcmp(sent.arguments + entry.selection.words_offset_bytes, &mask, 8) == 0);
-    stop(s);
+    scene_end(&s);
 }
 
 /* Strides may be anything: what no address can be is refused, what is never used is not looked at. */
 static void strides_that_overflow_are_refused_and_unused_ones_are_not(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     cbd_write_options options = cbd_write_options_default();
     options.ordinal = 1;
     float data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -247,14 +213,14 @@ static void strides_that_overflow_are_refused_and_unused_ones_are_not(void)
     CHECK(strstr(error.text, "(9223372036854775808, 2)") != NULL);
     cbd_query_release(single);
     cbd_query_release(none);
-    stop(s);
+    scene_end(&s);
 }
 
 /* R6: INSERT is refused in the call itself, and sent to a broker that serves it (it then has deletes too). */
 static void insert_is_sent_only_to_a_broker_that_serves_it(void)
 {
     for (int serves = 0; serves < 2; serves++) {
-        struct setting s = {.f = fake_start()};
+        struct scene s = {.f = fake_start()};
         s.f->on_op = keep;
         if (serves)
             s.f->features |= CBD_FEATURE_DELETE;
@@ -296,14 +262,14 @@ static void insert_is_sent_only_to_a_broker_that_serves_it(void)
             CHECK(none == NULL && strstr(error.text, "/b") != NULL && strstr(error.text, "mass") != NULL && fake_pins_held(s.f) == 0);
             CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "pose", &map, &session, &error), CBD_STATUS_ALREADY_EXISTS);
         }
-        stop(s);
+        scene_end(&s);
     }
 }
 
 /* Behaviour 147, 149: what is sent, what is refused at once, and that the broker decides what comes after. */
 static void a_delete_sends_its_names_and_leaves_the_rest_to_the_broker(void)
 {
-    struct setting s = {.f = fake_start()};
+    struct scene s = {.f = fake_start()};
     s.f->on_op = keep;
     s.f->features |= CBD_FEATURE_DELETE;
     s.stage = fake_connect(s.f);
@@ -341,13 +307,13 @@ static void a_delete_sends_its_names_and_leaves_the_rest_to_the_broker(void)
     CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "mass", &tensor, &options, &op, &error), CBD_STATUS_OK);
     CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
     cbd_op_release(op);
-    stop(s);
+    scene_end(&s);
 }
 
 /* R6: in the call itself, whatever takes a name or a list of texts; a list's error says which one. */
 static void texts_that_cannot_be_are_refused_by_every_call(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     static const char *const bad[] = {"\xff", "pose\xc3", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\x80z"};
     static const char *const good[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x99\x82", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf", "a"};
     float data[2] = {1, 2};
@@ -411,13 +377,13 @@ static void texts_that_cannot_be_are_refused_by_every_call(void)
     uint64_t ids[2];
     CHECK_STATUS(cbd_intern(s.stage, 0, holes, lengths, 2, ids, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.text, "token 1 of the list") != NULL && strstr(error.text, "NUL") != NULL);
-    stop(s);
+    scene_end(&s);
 }
 
 /* Each text names the one option that is wrong; and how many groups there may be is the broker's answer. */
 static void a_map_names_the_option_that_is_wrong(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     const cbd_map_options good = {.ordinal = 1, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
     cbd_session *session;
     cbd_map_options o = good;
@@ -449,13 +415,13 @@ static void a_map_names_the_option_that_is_wrong(void)
     cbd_session_release(session);
     CHECK(sent.entry.opcode == CBD_OP_MAP || sent.entry.opcode == CBD_OP_UNMAP_ATTRIBUTE); /* it was asked */
     cbd_query_release(many);
-    stop(s);
+    scene_end(&s);
 }
 
 /* Several attributes in one op, and what refuses all of them. */
 static void a_batch_is_one_op_of_all_its_entries(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     float pose[6] = {1, 2, 3, 4, 5, 6}, mass[2] = {7, 8};
     static float large[2 * 200000];
     int64_t two = 2, by3[2] = {2, 3}, wide[2] = {2, 200000}, three = 3;
@@ -493,7 +459,7 @@ static void a_batch_is_one_op_of_all_its_entries(void)
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 1, 4, 2, &op, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK_STATUS(cbd_write_attributes(s.stage, s.query, entries, 1 << 20, 4, 0, &op, &error), CBD_STATUS_LIMIT); /* before it reads them */
     CHECK(op == NULL && sent.entry.op_id == 0);
-    stop(s);
+    scene_end(&s);
 }
 
 struct bad {
@@ -508,7 +474,7 @@ struct bad {
 /* R6: all of it synchronous, no op, nothing sent. Behaviours 8, 13, 15, 44, 51, 64, 65, 67, 74, 81, 101, 102. */
 static void what_arguments_and_sealed_state_decide_is_refused_before_sending(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     float data[1024] = {0};
     static int64_t none[1] = {0}, two[1] = {2}, three[1] = {3}, wide[2] = {2, 300}, holes[2] = {2, 0}, minus[1] = {-2};
     static uint32_t map[2] = {0, 5};
@@ -593,13 +559,13 @@ static void what_arguments_and_sealed_state_decide_is_refused_before_sending(voi
     tensor.device_type = CBD_DEVICE_CUDA;
     CHECK_STATUS(cbd_write_attribute(s.stage, s.query, "new", &tensor, &at1, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
     CHECK_STATUS(cbd_write_attribute(s.stage, NULL, "new", &tensor, &at1, NULL, &error), CBD_STATUS_INVALID_HANDLE);
-    stop(s);
+    scene_end(&s);
 }
 
 /* Above the inline limit: map, copy, unmap; the op is the last one. */
 static void a_large_write_maps_copies_and_unmaps(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     enum { N = 20000 };
     static float data[2 * N];
     for (int i = 0; i < 2 * N; i++)
@@ -613,7 +579,7 @@ static void a_large_write_maps_copies_and_unmaps(void)
     write_ok(s, &tensor, &options);
     CHECK(sent.entry.opcode == CBD_OP_UNMAP_ATTRIBUTE && sent.entry.flags == (CBD_FLAG_NEXT_ORDINAL | CBD_FLAG_SEAL));
     CHECK(memcmp(s.f->segments[1] + 4096, data, sizeof data) == 0 && atomic_load(&s.f->aborts) == 0);
-    stop(s);
+    scene_end(&s);
 }
 
 static cbd_abi_submission_entry unmapped; /* the last OpUnmapGroup */
@@ -634,7 +600,7 @@ static bool keep_unmap(struct fake *f, const cbd_abi_submission_entry *e, cbd_ab
 /* Behaviour 63, 82: large rows of some prims; a group that is refused is not committed whole by the session's end. */
 static void a_large_write_of_some_prims_hands_back_those_rows_only(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     enum { N = 400000 }; /* more than the argument area has room for */
     static float data[2 * N];
     int64_t shape[2] = {2, N};
@@ -668,13 +634,13 @@ static void a_large_write_of_some_prims_hands_back_those_rows_only(void)
             CHECK(atomic_load(&s.f->aborts) == aborts + refused);
         }
     CHECK(memcmp(s.f->segments[1] + 4096, data, sizeof data) == 0);
-    stop(s);
+    scene_end(&s);
 }
 
 /* M3: what is not committed never happened; handles die at unmap. */
 static void a_session_commits_once_or_aborts(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     cbd_map_options options = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 3, .init = CBD_INIT_ZERO};
     cbd_session *session;
     cbd_group *group, *none;
@@ -708,13 +674,13 @@ static void a_session_commits_once_or_aborts(void)
     options.lanes = 0;
     CHECK_STATUS(cbd_map_attribute(s.stage, s.query, "points", &options, &session, &error), CBD_STATUS_INVALID_ARGUMENT);
     CHECK(session == NULL && strstr(error.text, "dtype") != NULL);
-    stop(s);
+    scene_end(&s);
 }
 
 /* What was handed back group by group is sealed by the end of the session: its flags are sent all the same. */
 static void the_end_of_a_session_seals_what_was_handed_back_before(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     for (int next = 0; next < 2; next++) {
         cbd_map_options options = {.ordinal = 3, .next_ordinal = (uint32_t)next, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
         cbd_session *session;
@@ -730,13 +696,13 @@ static void the_end_of_a_session_seals_what_was_handed_back_before(void)
         CHECK(sent.entry.flags == (CBD_FLAG_SEAL | (next ? CBD_FLAG_NEXT_ORDINAL : 0u)));
         cbd_session_release(session);
     }
-    stop(s);
+    scene_end(&s);
 }
 
 /* The memory stays mapped until the session is released, also over a close. */
 static void mapped_memory_outlives_close(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     cbd_map_options options = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
     cbd_session *session;
     cbd_group *group;
@@ -745,7 +711,9 @@ static void mapped_memory_outlives_close(void)
     cbd_stage_close(s.stage);
     ((float *)group->data)[1] = 1;
     CHECK_STATUS(cbd_unmap_attribute(session, 0, NULL, &error), CBD_STATUS_SESSION_ENDED);
-    stop(s);
+    cbd_query_release(s.query); /* and not scene_end: the session still has the stage */
+    cbd_stage_release(s.stage);
+    fake_stop(s.f);
     CHECK(((float *)group->data)[1] == 1);
     cbd_session_release(session);
 }
@@ -754,7 +722,7 @@ static void mapped_memory_outlives_close(void)
 static void under_guard_a_write_after_unmap_is_a_fault(void)
 {
     setenv("CALLBOARD_GUARD", "1", 1);
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     unsetenv("CALLBOARD_GUARD");
     cbd_map_options options = {.ordinal = 3, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1};
     for (int turn = 0; turn < 2; turn++) { /* the pages are writable again when they are leased again */
@@ -774,12 +742,12 @@ static void under_guard_a_write_after_unmap_is_a_fault(void)
         CHECK(waitpid(child, &how, 0) == child && WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV);
         cbd_session_release(session);
     }
-    stop(s);
+    scene_end(&s);
 }
 
 static void seals_and_declarations_send_their_names(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     const char *const two[] = {"pose", "mass"};
     cbd_op *op;
     CHECK_STATUS(cbd_advance_write_floor(s.stage, 5, CBD_SCOPE_INCLUDE, two, 2, 123, &op, &error), CBD_STATUS_OK);
@@ -813,13 +781,13 @@ static void seals_and_declarations_send_their_names(void)
     int64_t shape[2] = {1, 1};
     cbd_tensor image = floats(&value, 2, shape, NULL);
     CHECK_STATUS(cbd_publish(s.stage, "image", &image, CBD_SEMANTIC_COLOR, NULL, &error), CBD_STATUS_OK);
-    stop(s);
+    scene_end(&s);
 }
 
 /* Field report G9: readers trust the type. */
 static void a_bool_is_0_or_1(void)
 {
-    struct setting s = start();
+    struct scene s = scene_begin(keep, 0);
     cbd_write_options options = cbd_write_options_default();
     options.ordinal = 1;
     uint8_t data[6] = {0, 1, 2, 1, 0, 255};
@@ -840,7 +808,7 @@ static void a_bool_is_0_or_1(void)
     CHECK(strstr(error.text, "tensor 1") != NULL);
     tensor.code = CBD_DTYPE_UINT;
     CHECK_STATUS(cbd_publish(s.stage, "bytes", &tensor, 0, NULL, &error), CBD_STATUS_OK);
-    stop(s);
+    scene_end(&s);
 }
 
 int main(void)

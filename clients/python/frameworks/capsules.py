@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from pathlib import Path
 from typing import Any
 
-LEGACY, VERSIONED, TABLE = b"dltensor", b"dltensor_versioned", b"dlpack_exchange_api"
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # last: conftest is this folder's own
+from dlpack_structs import LEGACY, VERSIONED, Tensor, Versioned  # noqa: E402
+
+TABLE = b"dlpack_exchange_api"
 READ_ONLY, IS_COPIED = 1, 2
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-        ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
-    )
 
 
 # int (*)(PyObject *, DLManagedTensorVersioned **) and int (*)(DLManagedTensorVersioned *, PyObject **); PYFUNCTYPE

@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+from dlpack_structs import Deleter, Tensor, Versioned
 from numpy.typing import NDArray
 
 Pointer, Size, Handle = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
@@ -82,39 +83,6 @@ class Driver:
 
 
 CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-
-
-class Tensor(ctypes.Structure):
-    """DLTensor."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
-
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", Deleter),
-        ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
-    ]
 
 
 class Legacy(ctypes.Structure):

@@ -12,38 +12,7 @@ import callboard as cb
 import numpy as np
 import pytest
 from conftest import Broker, capsule_pointer, seal
-
-VERSIONED, LEGACY = b"dltensor_versioned", b"dltensor"
-
-
-class Tensor(ctypes.Structure):
-    """The standard's DLTensor."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Versioned(ctypes.Structure):
-    """The standard's DLManagedTensorVersioned."""
-
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
-    ]
+from dlpack_structs import LEGACY, VERSIONED, Tensor, Versioned
 
 
 def set_extents(tensor: Any, field: str, *values: int) -> None:
