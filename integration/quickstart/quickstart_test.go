@@ -99,7 +99,7 @@ func (p *place) c(t *testing.T, block, build string) {
 	checksItself(t, block, `return \w+ \? 0 : 1;`) // not assert: NDEBUG would take it away
 	require.Contains(t, build, "./quickstart\n", "the commands do not run what they build")
 	dir := t.TempDir()
-	for _, part := range []string{"include", "src"} {
+	for _, part := range []string{"include", "src", "cuda"} {
 		require.NoError(t, os.CopyFS(filepath.Join(dir, "clients", "c", part), os.DirFS(filepath.Join(p.root, "clients", "c", part))))
 	}
 	makefile, err := os.ReadFile(filepath.Join(p.root, "clients", "c", "Makefile"))
