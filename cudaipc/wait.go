@@ -5,10 +5,13 @@ import (
 	"time"
 )
 
-// Pauses between two questions about an event.
+// Pauses between two questions about an event. A wait that lasts asks less often, so that
+// many of them do not keep the thread busy: it ends late by a small part of what it took.
 const (
-	pollMin = 10 * time.Microsecond
-	pollMax = time.Millisecond
+	pollMin  = 10 * time.Microsecond
+	pollMax  = time.Millisecond
+	pollPart = 64
+	pollLong = 20 * time.Millisecond
 )
 
 // WaitFor waits until an event has completed that another process recorded before this
@@ -27,7 +30,7 @@ func (t *Thread) WaitFor(e Event, deadline time.Time, alive func() bool) error {
 		done, err = d.EventQuery(e)
 		return err
 	}
-	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+	for pause := pollMin; ; pause = min(2*pause, min(pollLong, max(pollMax, time.Since(since)/pollPart))) {
 		lives := alive == nil || alive()
 		// Asked after the look: what completed before the producer died is whole.
 		if err := t.Do(ask); done || err != nil {
