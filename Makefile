@@ -101,10 +101,13 @@ test-bench: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: bench'
 	@$(GO) run ./bench -quick >/dev/null
 
-# What a machine with a GPU needs to run the tests of integration/gpu on it: two files for one directory, which need no Go,
-# no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
+# What a machine with a GPU needs to run the tests of integration/gpu on it: three files for one directory, which need no
+# Go, no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
+# The C program is without sanitizers, whose libraries may not be there.
 gpu-test:
 	@mkdir -p bin/gpu
+	@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
+	@cp clients/c/build/carried/test_cuda_live bin/gpu
 	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
 	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
 	@echo 'gpu-test: bin/gpu'

@@ -21,9 +21,9 @@
 // Beside it. Which driver runs is decided once and printed: the library that
 // CALLBOARD_CUDA_LIBRARY names; else the machine's own driver, if it has a device; else
 // the emulated one (package cudaemu), which can be told to be slow, full or broken.
-// REQUIRE_GPU=1 fails where the driver is emulated. Without a build tool, as on a machine
-// to which `make gpu-test` was carried, the broker is the file `callboard` beside the test
-// binary.
+// REQUIRE_GPU=1 fails where the driver is emulated. On a machine to which `make gpu-test`
+// was carried, which needs no build tool, the broker and the C program are the files
+// `callboard` and `test_cuda_live` beside the test binary.
 //
 // # Invariants
 //
