@@ -70,6 +70,13 @@ func driver(t testing.TB) cudaipc.Driver {
 	return d
 }
 
+// TestDriver is for who wants to know which one that is.
+func TestDriver(t *testing.T) {
+	n, err := driver(t).DeviceCount()
+	require.NoError(t, err)
+	require.Positive(t, n)
+}
+
 func hasDevice(path string) bool {
 	d, err := cudaipc.Load(path)
 	if err != nil {
