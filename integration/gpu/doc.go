@@ -13,6 +13,7 @@
 //	sync_test.go       what is not waited for is seen as wrong bytes, what is waited for is right
 //	c_test.go          the C client beside Go's, with its library for CUDA and without
 //	death_test.go      producers, readers and the broker are killed at each step
+//	midway_test.go     and within one: a handle is being opened, a copy made, an event waited for
 //	machine_test.go    two devices in another order, full devices, drivers that refuse
 //	fieldreports_test.go   rows F1 to F13 of docs/field-reports.md
 //

@@ -146,12 +146,11 @@ func (m *machine) settled() bool {
 			}
 		}
 	}
-	return g.EventsLeased == 0 && staging(g) == 0 && g.Memory.Waiting == 0
+	return g.EventsLeased == 0 && staging(g.Memory) == 0 && g.Memory.Waiting == 0
 }
 
-// staging is how many bytes of a device lie in groups that are mapped.
-func staging(d control.DeviceDescription) uint64 {
-	m := d.Memory
+// staging is how many bytes are in nothing that a pool tells of: in groups that are mapped, in copies that are being made.
+func staging(m control.MemoryDescription) uint64 {
 	return m.Held - m.Free - m.Live - m.Retained - m.Pinned - m.Recycled - m.Waiting - m.Mirrors - m.Open - m.Directory
 }
 
