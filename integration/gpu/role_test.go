@@ -37,6 +37,7 @@ type order struct {
 	Groups          uint64 // of a map: rows of each of several groups
 	Init            string // of a map: "zero", "current"
 	From            string // of a write: "host", or "cuda:0" for memory of the client's own
+	Memory          string // of a write: what is at From in truth: "cuda:1", "nowhere", "short", half of it
 	Async           bool   // of a commit or write: the op is waited for by "wait"
 	Count           int
 }
@@ -483,21 +484,31 @@ func writeRows(p *part, ctx context.Context, o order) (r report, err error) {
 			t.Data = append(t.Data, bytes.Repeat([]byte{byte(o.Value + i)}, o.Bytes)...)
 		}
 	} else {
-		u, err := p.unit(int(device.ID))
+		truly, filled := device, rows
+		switch o.Memory {
+		case "short":
+			filled = rows / 2
+		case "cuda:1":
+			truly = callboard.CUDA(1)
+		}
+		u, err := p.unit(int(truly.ID))
 		if err != nil {
 			return r, err
 		}
 		var at cudaipc.Pointer
 		err = u.thread.Do(func(d cudaipc.Driver) (err error) {
-			at, err = d.MemAlloc(uint64(rows * o.Bytes))
+			at, err = d.MemAlloc(uint64(filled * o.Bytes))
 			return err
 		})
 		if err != nil {
 			return r, err
 		}
 		u.memory = append(u.memory, at)
-		if err := u.fill(uint64(at), rows, o.Bytes, o.Value); err != nil {
+		if err := u.fill(uint64(at), filled, o.Bytes, o.Value); err != nil {
 			return r, err
+		}
+		if o.Memory == "nowhere" {
+			at = 64
 		}
 		if options.Sync, err = u.sync(o.Sync); err != nil {
 			return r, err
