@@ -29,7 +29,7 @@ const rowBytes = 4096
 func TestWholeColumnsAreAdopted(t *testing.T) {
 	m := start(t)
 	commits := m.observe(control.Subjects.Commit)
-	producer, reader := m.client("producer"), m.client("reader")
+	producer, reader := m.client("producer", "CUDAEMU_DELAY_US=20000"), m.client("reader") // eight rows are late by eight delays
 	producer.do(order{Do: "declare", Name: "x", Bytes: rowBytes, Device: "cuda:0"})
 	for n, sync := range []string{"stream", "event", "both", "default"} {
 		ordinal := uint64(n + 1)

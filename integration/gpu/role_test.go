@@ -67,6 +67,7 @@ type part struct {
 type unit struct {
 	thread *cudaipc.Thread
 	stream cudaipc.Stream
+	other  cudaipc.Stream // in which nothing is queued
 	event  cudaipc.Event
 	memory []cudaipc.Pointer
 }
@@ -141,7 +142,7 @@ func (p *part) leave() error {
 			for _, m := range u.memory {
 				err = errors.Join(err, d.MemFree(m))
 			}
-			return errors.Join(err, d.EventDestroy(u.event), d.StreamDestroy(u.stream))
+			return errors.Join(err, d.EventDestroy(u.event), d.StreamDestroy(u.other), d.StreamDestroy(u.stream))
 		}), u.thread.Close())
 	}
 	return err
@@ -177,6 +178,9 @@ func (p *part) unit(ordinal int) (*unit, error) {
 	}
 	err = u.thread.Do(func(d cudaipc.Driver) (err error) {
 		if u.stream, err = d.StreamCreate(); err == nil {
+			u.other, err = d.StreamCreate()
+		}
+		if err == nil {
 			u.event, err = d.EventCreate(cudaipc.EventLocal)
 		}
 		return err
@@ -197,11 +201,15 @@ func (u *unit) fill(at uint64, rows, bytes, value int) error {
 	})
 }
 
-// sync gives what an unmap waits for after a fill.
+// sync gives what an unmap waits for after a fill. But for "stream" the fill is in none of the streams that the library
+// uses, so that only the event says when it is done.
 func (u *unit) sync(how string) (callboard.CUDASync, error) {
 	s := callboard.CUDASync{}
-	if how == "stream" || how == "both" {
+	if how == "stream" {
 		s.Stream = uint64(u.stream)
+	}
+	if how == "both" {
+		s.Stream = uint64(u.other)
 	}
 	if how == "default" { // the legacy default stream, which is made to wait
 		s.Stream, s.WaitEvent = 1, uint64(u.event)
