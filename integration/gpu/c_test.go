@@ -52,7 +52,7 @@ func (m *machine) inC(program, how string, orders ...string) []string {
 
 func (m *machine) commandC(program, how string, orders ...string) *exec.Cmd {
 	c := exec.Command(program, append([]string{how}, orders...)...)
-	c.Env = append(m.Env(), m.env...)
+	c.Env = append(append(m.Env(), m.env...), "CUDAEMU_DELAY_US=10000") // a row is filled by an operation each, so the last is late
 	return c
 }
 
@@ -69,7 +69,7 @@ func (m *machine) gaveBack(c *exec.Cmd) {
 // on the host; and the other way round (behaviours 302 to 307, rules C1 to C5).
 func TestCExchange(t *testing.T) {
 	program := cProgram(t)
-	m := start(t, "CUDAEMU_DELAY_US=300")
+	m := start(t)
 	reader := m.client("reader")
 	read := order{Do: "read", Name: "x", Prims: prims(4)}
 	require.Equal(t, []string{"0", "ok"}, m.inC(program, "with", "devices", "declare x 64 0"))
