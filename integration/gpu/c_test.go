@@ -19,23 +19,29 @@ import (
 // its arguments and says in a line what came of each: beside this binary, or now.
 func cProgram(t *testing.T) string {
 	t.Helper()
-	if beside := besideUs("test_cuda_live"); beside != "" {
+	return programOfC(t, "test_cuda_live", "make", "cc")
+}
+
+// programOfC is where a program of clients/c was built: beside this binary, or now.
+func programOfC(t *testing.T, name string, tools ...string) string {
+	t.Helper()
+	if beside := besideUs(name); beside != "" {
 		return beside
 	}
 	root, err := harness.Root()
 	if err != nil {
 		skip(t, "neither the C program nor its sources are here: "+err.Error())
 	}
-	for _, tool := range []string{"make", "cc"} {
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			skip(t, tool+" is not here, with which the C client is built")
 		}
 	}
 	client := filepath.Join(root, "clients", "c")
-	if out, err := exec.Command("make", "--silent", "-C", client, "build/test_cuda_live").CombinedOutput(); err != nil {
-		t.Fatalf("building test_cuda_live: %v\n%s", err, out)
+	if out, err := exec.Command("make", "--silent", "-C", client, "build/"+name).CombinedOutput(); err != nil {
+		t.Fatalf("building %s: %v\n%s", name, err, out)
 	}
-	return filepath.Join(client, "build", "test_cuda_live")
+	return filepath.Join(client, "build", name)
 }
 
 // inC runs the C program to its end; how: "with" or "without" libcallboard_cuda enabled. It has to give everything back.
@@ -62,6 +68,17 @@ func (m *machine) gaveBack(c *exec.Cmd) {
 		if driver.emulated && p.PID == c.Process.Pid {
 			require.Zero(m.t, p.Counts, "the C program did not give everything back")
 		}
+	}
+}
+
+// TestCxxOwners: the forms in C++ of streams, copies and publishing with options, with exceptions and without.
+func TestCxxOwners(t *testing.T) {
+	for _, name := range []string{"live_cxx17", "live_cxx17_no_exceptions"} {
+		t.Run(name, func(t *testing.T) {
+			program := programOfC(t, name, "make", "cc", "c++")
+			m := start(t)
+			require.Equal(t, []string{"ok"}, m.inC(program, m.Stage, "gpu"))
+		})
 	}
 }
 
