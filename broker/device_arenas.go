@@ -232,7 +232,7 @@ func (b *Broker) closeDevices() {
 	go func() {
 		defer close(closed)
 		b.deviceWork.Wait()
-		for _, g := range b.devices.all() {
+		for _, g := range b.devices.up() {
 			if g.shared {
 				continue
 			}

@@ -132,6 +132,7 @@ void cbdi_segments_unmap(cbd_stage *stage);
 struct device {
     uint8_t uuid[16];
     uint64_t bytes;
+    bool absent; /* it has the number, and is not served now */
 };
 
 /* An event of the broker's that is open here. */
@@ -649,7 +650,7 @@ struct cbd_stage {
     pthread_mutex_t cache_lock;
     struct device *devices; /* the broker's, as it told them in devices_life */
     uint32_t device_count;
-    uint64_t devices_life;
+    uint64_t devices_life, devices_asked_ns;
     struct lease *leases;
     struct segment **segments; /* by id - 1 */
     uint64_t segments_room;
