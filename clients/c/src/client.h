@@ -148,6 +148,9 @@ const struct cbdi_cuda *cbdi_cuda(void);
 /* The NOT_SUPPORTED that says so. */
 cbd_status cbdi_cuda_needed(const char *what, cbd_error *error);
 
+/* BROKER_RESTARTED: the bytes lie in an arena of a broker that is gone (B3), and a driver may still show some. */
+cbd_status cbdi_device_not_void(cbd_stage *stage, const void *data, cbd_error *error);
+
 /* From a device of the caller's to the broker's number: 0 for the host, else 1 + its index. INVALID_ARGUMENT: none that there
  * is; NOT_SUPPORTED: a GPU that the broker does not serve. No lock may be held. */
 cbd_status cbdi_device_in(cbd_stage *stage, const char *what, uint32_t device_type, uint32_t device_id, uint32_t *number,

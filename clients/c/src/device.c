@@ -352,6 +352,20 @@ cbd_status cbdi_device_block(cbd_stage *stage, const char *what, const cbd_abi_b
     return CBD_STATUS_OK;
 }
 
+cbd_status cbdi_device_not_void(cbd_stage *stage, const void *data, cbd_error *error)
+{
+    cbd_status status = CBD_STATUS_OK;
+    pthread_mutex_lock(&stage->cache_lock);
+    for (uint64_t i = 0; i < stage->segments_room && status == CBD_STATUS_OK; i++) {
+        const struct segment *segment = stage->segments[i];
+        if (segment != NULL && segment->import != NULL && segment->life != atomic_load(&stage->ring.life) &&
+            (uintptr_t)data - (uintptr_t)segment->base < segment->size_bytes)
+            status = of_before("the tensor", error);
+    }
+    pthread_mutex_unlock(&stage->cache_lock);
+    return status;
+}
+
 static void close_arena(cbd_stage *stage, struct segment *segment)
 {
     cbdi_log(CBD_LOG_DEBUG, CBDI_LOG_MEMORY, "stage %s: closed arena %llu", stage->name, (unsigned long long)segment->id);

@@ -923,6 +923,11 @@ static void a_restart_makes_imports_void(void)
     const cbd_cuda_sync legacy = {.stream = 1};
     CHECK_STATUS(cbd_unmap_attribute_after(session, 0, &legacy, NULL, &error), CBD_STATUS_BROKER_RESTARTED);
     cbd_session_release(session);
+    int64_t shape[] = {2, 3};
+    cbd_tensor of_before = {.data = (void *)(uintptr_t)group->data, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .ndim = 2, .shape = shape,
+                            .device_type = CBD_DEVICE_CUDA, .device_id = group->device_id};
+    CHECK_STATUS(cbd_publish(stage, "z", &of_before, CBD_SEMANTIC_NONE, NULL, &error), CBD_STATUS_BROKER_RESTARTED);
+    SAYS("the tensor lay in device memory of the time before");
     cbd_release_group(group);
     cbd_epoch(stage);
     CHECK(counted(IMPORTS) == 0 && count_of(CBD_OP_ARENA_CLOSED) == 0);
