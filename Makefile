@@ -18,6 +18,9 @@ export CALLBOARD_PYTHON := $(abspath $(PY))
 GO_ALL  := ./...
 GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
 
+# With which driver the tests of device memory run: go test shows nothing of packages that pass.
+GPU_DRIVER = $(GO) test -count=1 -v -run 'TestDriver$$' ./integration/gpu ./cudaipc | sed -n 's/^driver of/test: &/p'
+
 # Go under QEMU's user emulation: what is about shared layouts, machine code of our own, and calls into the driver, which
 # is the emulated one, compiled for arm64. The models and the store's histories take minutes. Two tests are left out for
 # what QEMU does not tell a program: that descriptors were cut off, and at which address a SIGBUS came. Programs with
@@ -52,11 +55,13 @@ test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix 
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
 test-go: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go'
+	@$(GPU_DRIVER)
 	@$(GO) test -count=1 $(GO_ALL)
 
 # The short form: what takes long is the work and not the interleaving, and test-go does it in full.
 test-race: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go with the race detector'
+	@$(GPU_DRIVER)
 	@$(GO) test -count=1 -race -short $(GO_RACE)
 
 # Under the address and undefined-behaviour sanitizers, with a broker of the tests' own. The integration tests run
@@ -101,10 +106,13 @@ test-bench: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: bench'
 	@$(GO) run ./bench -quick >/dev/null
 
-# What a machine with a GPU needs to run the tests of integration/gpu on it: two files for one directory, which need no Go,
-# no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
+# What a machine with a GPU needs to run the tests of integration/gpu on it: three files for one directory, which need no
+# Go, no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
+# The C program is without sanitizers, whose libraries may not be there.
 gpu-test:
 	@mkdir -p bin/gpu
+	@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
+	@cp clients/c/build/carried/test_cuda_live bin/gpu
 	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
 	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
 	@echo 'gpu-test: bin/gpu'

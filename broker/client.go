@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"callboard/control"
 	"callboard/protocol"
@@ -42,8 +43,10 @@ type client struct {
 	entries   []snapshot.Entry           // of the write that runs
 	arguments []byte                     // private copy of the op's arguments
 	attached  bool                       // its socket is open
+	drained   time.Time                  // when the last of waiting were
 	stalled   bool                       // its next op waits for memory or another op
-	copying   bool                       // a copy job of its last op runs
+	copying   bool                       // a copy job of its last op runs, and its next op waits
+	beside    int                        // jobs that its next op does not wait for
 	worked    bool
 	left      bool   // its end was announced
 	died      bool   // its process was gone when the socket closed
@@ -198,7 +201,7 @@ func (b *Broker) bury(c *client) bool {
 	if i < 0 {
 		return true
 	}
-	if c.copying { // its last copy still reads from its memory
+	if c.copying || c.beside > 0 { // a copy still reads from its memory
 		return false
 	}
 	if !c.pinless {

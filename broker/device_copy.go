@@ -22,6 +22,8 @@ const (
 	laneEager    = 16
 	lanePauseMin = 10 * time.Microsecond
 	lanePauseMax = time.Millisecond
+	// attributeMaxPitch is CU_DEVICE_ATTRIBUTE_MAX_PITCH: the longest distance of rows in bytes.
+	attributeMaxPitch cudaipc.Attribute = 11
 )
 
 // lanes are streams of a device with host memory of their own. A job takes one for as long as
@@ -35,6 +37,7 @@ type lanes struct {
 }
 
 type lane struct {
+	device *device
 	thread *cudaipc.Thread
 	stream cudaipc.Stream
 	host   *cudaipc.Host
@@ -50,7 +53,7 @@ func (l *lanes) take() (*lane, error) {
 		return one, nil
 	}
 	l.mu.Unlock()
-	one := &lane{thread: l.device.thread}
+	one := &lane{device: l.device, thread: l.device.thread}
 	var err error
 	if one.host, err = cudaipc.NewHost(bounceBytes); err != nil {
 		return nil, err
@@ -116,14 +119,25 @@ func (one *lane) flush() error {
 	}
 	steps := one.queued
 	one.queued = one.queued[:0]
-	return one.thread.Do(func(d cudaipc.Driver) error {
-		for _, step := range steps {
-			if err := step(d); err != nil {
-				return err
+	for len(steps) > 0 {
+		err := one.thread.Do(func(d cudaipc.Driver) error {
+			for len(steps) > 0 {
+				step := steps[0]
+				steps = steps[1:]
+				if err := step(d); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		if odd, ok := errors.AsType[*oddPitch](err); ok {
+			err = one.rows(odd.copy) // what comes after it may depend on it
 		}
-		return nil
-	})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (one *lane) finish() error {
@@ -182,7 +196,63 @@ func (g *device) zero(address, bytes uint64) error {
 	})
 }
 
-// within queues a copy on one device.
+// oddPitch says that the device does not take a copy of rows at a distance in one go.
+type oddPitch struct{ copy *snapshot.DeviceCopy }
+
+func (e *oddPitch) Error() string {
+	return fmt.Sprintf("copies of rows %d and %d bytes apart are refused", e.copy.SrcPitch, e.copy.DstPitch)
+}
+
+// maxPitch is the longest distance of rows that a device takes; 0: it does not say.
+func maxPitch(d cudaipc.Driver, ordinal int) uint64 {
+	g, err := d.DeviceGet(ordinal)
+	if err != nil {
+		return 0
+	}
+	n, err := d.DeviceAttribute(g, attributeMaxPitch)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return uint64(n)
+}
+
+// strided queues a copy of rows at a distance, from a step. The driver "may fail for pitches
+// not computed by cuMemAllocPitch" (its reference, cuMemcpy2DAsync), and ours are whatever the
+// rows' layouts give: a device that refused one is not asked again.
+func (one *lane) strided(d cudaipc.Driver, c *snapshot.DeviceCopy) error {
+	g := one.device
+	if g.oddPitches.Load() || g.maxPitch > 0 && max(c.SrcPitch, c.DstPitch) > g.maxPitch {
+		return &oddPitch{c}
+	}
+	err := d.Copy2DAsync(cudaipc.Copy2D{Dst: c.Dst.Address, DstPitch: c.DstPitch, Src: c.Src.Address, SrcPitch: c.SrcPitch, Width: c.Bytes, Height: c.Rows}, one.stream)
+	if cudaipc.CodeOf(err) == cudaipc.ErrInvalidValue {
+		g.oddPitches.Store(true)
+		return &oddPitch{c}
+	}
+	return err
+}
+
+// rows gives the driver a copy of rows at a distance one by one.
+func (one *lane) rows(c *snapshot.DeviceCopy) error {
+	for first := uint64(0); first < c.Rows; first += copiesAtOnce {
+		err := one.thread.Do(func(d cudaipc.Driver) error {
+			for row := first; row < min(first+copiesAtOnce, c.Rows); row++ {
+				err := d.CopyDtoDAsync(cudaipc.Pointer(c.Dst.Address+row*c.DstPitch), cudaipc.Pointer(c.Src.Address+row*c.SrcPitch), c.Bytes, one.stream)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// within queues a copy on one device. This is the place for a kernel: one that takes many tiny
+// rows at any distance would go where copies of one row, and those that strided refuses, do.
 func (one *lane) within(c *snapshot.DeviceCopy) error {
 	if c.Bytes == 0 || c.Rows == 0 {
 		return nil
@@ -191,7 +261,7 @@ func (one *lane) within(c *snapshot.DeviceCopy) error {
 		if c.Rows == 1 {
 			return d.CopyDtoDAsync(cudaipc.Pointer(c.Dst.Address), cudaipc.Pointer(c.Src.Address), c.Bytes, one.stream)
 		}
-		return d.Copy2DAsync(cudaipc.Copy2D{Dst: c.Dst.Address, DstPitch: c.DstPitch, Src: c.Src.Address, SrcPitch: c.SrcPitch, Width: c.Bytes, Height: c.Rows}, one.stream)
+		return one.strided(d, c)
 	})
 }
 

@@ -3,7 +3,6 @@ package broker
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"callboard/control"
 	"callboard/cudaipc"
@@ -167,7 +166,7 @@ func (b *Broker) closeEvents(c *client) {
 // deadline and a look at whether the client's process lives; the device itself never waits.
 func (b *Broker) waiter(l *lease) func() error {
 	c, g := l.client, l.device
-	deadline := time.Now().Add(b.config.GPU.Timeout)
+	deadline := c.drained.Add(b.config.GPU.Timeout) // since the unmap came: of several that had to wait each is as old
 	alive := func() bool {
 		if b.ctx.Err() != nil {
 			return false

@@ -86,12 +86,13 @@ func (d *devices) try(ctx context.Context) (up []*device) {
 		}
 		d.mu.Unlock() // nobody else writes what bringUp does, and describe need not wait for it
 		thread, events, err := d.bringUp(ctx, report.Driver, g.info)
+		longest := maxPitch(report.Driver, g.info.Ordinal)
 		d.mu.Lock()
 		if err != nil {
 			g.verdict = verdictOn(err)
 			continue
 		}
-		g.thread, g.events = thread, events
+		g.thread, g.events, g.maxPitch = thread, events, longest
 		up = append(up, g)
 	}
 	return up

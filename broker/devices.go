@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"callboard/control"
@@ -31,19 +32,23 @@ type devices struct {
 	places  []*arena        // where addresses lead to
 }
 
-// device is one device. All but verdict and lost stays as it is once it is served.
+// device is one device. All but verdict, lost and oddPitches stays as it is once it is served.
 type device struct {
-	name    string // as the operator named it; "": he did not
-	info    cudaipc.DeviceInfo
-	index   uint32          // the broker's, for the stage's life
-	thread  *cudaipc.Thread // nil: it is not served
-	events  *cudaipc.Events
-	lanes   *lanes
-	serial  serial // allocating and freeing, which take the driver long
-	store   *snapshot.Device
-	shared  bool            // the loop's: a client was given a handle
-	verdict cudaipc.Verdict // under devices.mu: why it is not served
-	lost    error           // under devices.mu: its context is gone, and this is what the driver said
+	name   string // as the operator named it; "": he did not
+	info   cudaipc.DeviceInfo
+	index  uint32          // the broker's, for the stage's life
+	thread *cudaipc.Thread // nil: it is not served
+	events *cudaipc.Events
+	lanes  *lanes
+	// Of copies of rows at a distance: the longest that the device takes, 0 if it does not say,
+	// and that it refused one.
+	maxPitch   uint64
+	oddPitches atomic.Bool
+	serial     serial // allocating and freeing, which take the driver long
+	store      *snapshot.Device
+	shared     bool            // the loop's: a client was given a handle
+	verdict    cudaipc.Verdict // under devices.mu: why it is not served
+	lost       error           // under devices.mu: its context is gone, and this is what the driver said
 }
 
 // serial does things one after the other, beside who hands them in.

@@ -27,6 +27,8 @@
 //	K6 A start that fails leaves what it was to recover, and a broker that left its stage
 //	   to another one touches nothing of it any more.
 //	K7 An op that waits for other clients' ops is parked: it holds up no other op (rule M2).
+//	   One that waits for its client's work on a device, or makes a mirror, does so beside that
+//	   client's next ops; of these, what it covers and what must come after it waits for it.
 //	K8 What may be for nothing, copying ahead, the loop does only when nobody rang for a
 //	   while, 64 KiB at a time (rule L1).
 //	K9 The loop and the copy workers never call the driver: a device that hangs holds up

@@ -21,10 +21,38 @@ type copyJob struct {
 	job    *snapshot.Job
 }
 
-// startCopy hands a job to the pool; the client's next op waits until it is done.
+// besideOthers tells whether the client's next ops go on while the op's job runs, which may
+// be as long as a producer's work on a device takes (rule L1). Such an op was accepted before
+// them, its rows are not the arguments', and the store makes wait what has to come after it.
+func (w *copyJob) besideOthers() bool {
+	switch w.entry.Opcode {
+	case protocol.OpUnmapGroup, protocol.OpUnmapAttribute:
+		return w.job.Device && !w.out.again
+	case protocol.OpMirror:
+		return true
+	}
+	return false
+}
+
+// awaitsRoom tells of an op that was refused for want of what a job of the same client's may
+// hold until it ends: an event, memory. It waits for that, as it did nothing yet.
+func awaitsRoom(e *protocol.SubmissionEntry, err error) bool {
+	if err == nil || e.Opcode != protocol.OpMap && e.Opcode != protocol.OpWrite {
+		return false
+	}
+	status := snapshot.StatusError(err).Status
+	return status == protocol.StatusQueueFull || status == protocol.StatusOutOfMemory
+}
+
+// startCopy runs a job beside the loop. The client's next op waits until it is done, but for
+// some that wait for a device.
 func (b *Broker) startCopy(c *client, e protocol.SubmissionEntry, out outcome, job *snapshot.Job) {
-	c.copying = true
 	w := &copyJob{client: c, entry: e, out: out, job: job}
+	if w.besideOthers() {
+		c.beside++
+	} else {
+		c.copying = true
+	}
 	if !job.Device {
 		b.copies.add(w)
 		return
@@ -38,7 +66,11 @@ func (b *Broker) startCopy(c *client, e protocol.SubmissionEntry, out outcome, j
 // endCopy ends a job in the loop.
 func (b *Broker) endCopy(w *copyJob, fault error) {
 	c := w.client
-	c.copying = false
+	if w.besideOthers() {
+		c.beside--
+	} else {
+		c.copying = false
+	}
 	if fault != nil {
 		w.job.Abort()
 		b.end(c, protocol.Errorf(protocol.StatusSessionEnded, "the memory of this client cannot be read any more: %v", fault))

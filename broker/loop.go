@@ -147,7 +147,7 @@ func (b *Broker) run(c *client) {
 	defer c.server.Flush()
 	if len(c.waiting) == 0 {
 		n, err := c.server.Drain(b.entries[:])
-		c.waiting = append(c.waiting[:0], b.entries[:n]...)
+		c.waiting, c.drained = append(c.waiting[:0], b.entries[:n]...), time.Now()
 		if err != nil {
 			b.end(c, protocol.Errorf(protocol.StatusSessionEnded, "malformed ring entry: %v", err))
 			return
@@ -157,7 +157,7 @@ func (b *Broker) run(c *client) {
 		e := c.waiting[0]
 		c.worked = true
 		out, job, err := b.execute(c, &e)
-		if errors.Is(err, snapshot.ErrRetry) {
+		if errors.Is(err, snapshot.ErrRetry) || c.beside > 0 && awaitsRoom(&e, err) {
 			c.stalled = true
 			return
 		}
@@ -166,8 +166,10 @@ func (b *Broker) run(c *client) {
 			continue
 		}
 		if job != nil {
-			b.startCopy(c, e, out, job)
-			return
+			if b.startCopy(c, e, out, job); c.copying {
+				return
+			}
+			continue
 		}
 		b.complete(c, &e, out, err)
 	}

@@ -41,8 +41,9 @@
 //     client counts as having it open from before it gets the handle (F3).
 //  3. A process opens each arena and each event once, and matches devices by UUID (rule C2;
 //     F4, F8, F10, G18).
-//  4. Every driver call below SetCurrent is made on the device's Thread, which never waits
-//     for the device.
+//  4. Every driver call below SetCurrent is made on the device's Thread. But for the
+//     self-test nothing here asks it to wait for the device: work is queued, and asked
+//     about. Of itself the driver may wait in calls that free memory or close it.
 //  5. Nothing that outlives a call is in Go's heap: only a Host gives a HostAddress.
 //  6. The device is never made to wait for another process's event. It is asked about, with
 //     a deadline and a look at whether the producer lives (rule C3).

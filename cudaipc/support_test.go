@@ -54,16 +54,27 @@ var announce sync.Once
 // a device, else the emulated one. Children find it by the environment.
 func driver(t testing.TB) cudaipc.Driver {
 	t.Helper()
+	required := os.Getenv(requireEnv) == "1"
 	if os.Getenv(cudaipc.LibraryEnv) == "" && !hasDevice("") {
+		if required {
+			t.Fatalf("%s=1, and no real GPU is here", requireEnv)
+		}
 		useEmulator(t)
 	}
 	d, err := cudaipc.Load("")
 	require.NoError(t, err)
-	announce.Do(func() { fmt.Println("driver:", d.Name()) })
-	if os.Getenv(requireEnv) == "1" && os.Getenv(insideEnv) == "" && d.Name() == "emulated" {
-		t.Fatalf("%s=1, and the driver is the emulated one: no real device was found", requireEnv)
+	announce.Do(func() { fmt.Println("driver of cudaipc:", d.Name()) })
+	if required && os.Getenv(insideEnv) == "" && d.Name() == "emulated" {
+		t.Fatalf("%s=1, and the driver is the emulated one", requireEnv)
 	}
 	return d
+}
+
+// TestDriver is for who wants to know which one that is.
+func TestDriver(t *testing.T) {
+	n, err := driver(t).DeviceCount()
+	require.NoError(t, err)
+	require.Positive(t, n)
 }
 
 func hasDevice(path string) bool {

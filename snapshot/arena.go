@@ -123,9 +123,9 @@ func (b *Block) life() uint64 {
 // place is where length bytes from an offset of the block on lie.
 func (b *Block) place(offset, length uint64) Place {
 	if b.device() != nil {
-		return Place{Address: b.base + offset}
+		return Place{Address: b.base + offset, block: b}
 	}
-	return Place{Host: b.Bytes[offset:][:length]}
+	return Place{Host: b.Bytes[offset:][:length], block: b}
 }
 
 // Hold adds a reference.

@@ -42,7 +42,7 @@ type DeviceCopy struct {
 	Bytes uint64
 	// Rows is how many such runs of bytes there are: more than one only where both sides are
 	// of devices. Each begins a pitch of bytes behind the one before it, at least Bytes and
-	// less than 2 GiB.
+	// less than 2 GiB. All of a side are of one allocation.
 	Rows               uint64
 	DstPitch, SrcPitch uint64
 }
@@ -52,6 +52,7 @@ type DeviceCopy struct {
 type Place struct {
 	Host    []byte // nil: it is Address
 	Address uint64
+	block   *Block // that it lies in, where it lies in one: no copy goes beyond it
 }
 
 // ArenaAlign is what the size of a device's segments is a multiple of: smaller allocations

@@ -25,8 +25,12 @@ func (l *copyList) add(dst, src Place, bytes uint64) {
 	l.copies = append(l.copies, DeviceCopy{Dst: dst, Src: src, Bytes: bytes, Rows: 1})
 }
 
-// takes makes bytes that come next a part of the copy, if it can.
+// takes makes bytes that come next a part of the copy, if it can: what lies in two blocks may
+// be two allocations, however near, and of two devices.
 func (c *DeviceCopy) takes(dst, src Place, bytes uint64) bool {
+	if dst.block != c.Dst.block || src.block != c.Src.block {
+		return false
+	}
 	if c.Rows == 1 && c.Dst.ends(c.Bytes, dst) && c.Src.ends(c.Bytes, src) {
 		c.Bytes += bytes
 		c.Dst.grow(bytes)

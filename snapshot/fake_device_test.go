@@ -172,6 +172,14 @@ func (d *fakeDevice) copy(list []DeviceCopy) error {
 			require.GreaterOrEqual(d.of.t, min(c.DstPitch, c.SrcPitch), c.Bytes)
 			require.LessOrEqual(d.of.t, max(c.DstPitch, c.SrcPitch), uint64(pitchMax))
 		}
+		for _, side := range []struct {
+			at    Place
+			pitch uint64
+		}{{c.Dst, c.DstPitch}, {c.Src, c.SrcPitch}} {
+			if side.at.Host == nil {
+				d.of.within(nil, side.at.Address, (c.Rows-1)*side.pitch+c.Bytes) // of one allocation
+			}
+		}
 		for row := range c.Rows {
 			d.copies++
 			var data []byte

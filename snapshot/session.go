@@ -281,7 +281,7 @@ func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 	if m == nil || m.Owner != owner {
 		return nil, protocol.Errorf(protocol.StatusInvalidHandle, "session %d is unknown or was ended", id)
 	}
-	if m.arena == nil && m.only[0].busy {
+	if m.arena == nil && (m.only[0].busy || m.only[0].filing) {
 		return nil, ErrRetry
 	}
 	return m, nil

@@ -349,4 +349,54 @@ func TestRowsAtEqualDistancesAreOneCopy(t *testing.T) {
 		require.EqualValues(t, 1, c.Rows)
 	}
 	require.True(t, slices.Equal(host, bytes.Repeat([]byte{0}, 64)))
+	l = copyList{}
+	one, other := new(Block), new(Block)
+	l.add(Place{Address: 1000, block: one}, Place{Address: 2000, block: one}, 4)
+	l.add(Place{Address: 1004, block: one}, Place{Address: 2004, block: other}, 4) // the allocation behind it
+	l.add(Place{Address: 1008, block: other}, Place{Address: 2008, block: other}, 4)
+	l.add(Place{Address: 1016, block: other}, Place{Address: 2016, block: other}, 4)
+	l.add(Place{Address: 1024, block: one}, Place{Address: 2024, block: other}, 4)
+	require.Len(t, l.copies, 4)
+	require.EqualValues(t, 2, l.copies[2].Rows)
+}
+
+// TestRowsOfSeveralProducers: rule C4. What several clients filled in their own arenas goes
+// into one version by copies that stay within an allocation each, in whichever order the
+// arenas lie.
+func TestRowsOfSeveralProducers(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
+		f := newDeviceFixture(t, Config{})
+		p := f.paths(4)
+		require.NoError(t, f.write4("a", 1, p, "abcd", all))
+		f.seal(1, protocol.ScopeAll)
+		arenas := make([]*Arena, 3)
+		fill := func(i int, ordinal uint64) {
+			var m *Session
+			require.NoError(t, f.try(func() (err error) {
+				m, _, err = f.store.Map(owner, arenas[i], &Target{Query: queryOf(p[i]), Name: "a", Schema: onDevice(bytesSchema(4), 0), Ordinal: ordinal}, protocol.InitNone, 0)
+				return err
+			}))
+			f.put(m, 0, 0, letters('x'+byte(i), 1, 4))
+			_, err := f.run(func() (Outcome, *Job, error) { return f.store.UnmapGroup(m, 0, all, true, false) })
+			require.NoError(t, err)
+			f.store.EndSession(m)
+		}
+		for i := range arenas {
+			arenas[i] = f.memory.NewArena(protocol.SegmentClient, uint64(10+i), "client", false)
+		}
+		for _, i := range order { // where their arenas lie
+			fill(i, 2)
+		}
+		f.seal(2, protocol.ScopeAll)
+		require.Equal(t, "xyzd", f.valuesAt("a", p))
+		for i := range arenas { // in the order of rows
+			fill(i, 3)
+		}
+		f.seal(3, protocol.ScopeAll)
+		require.Equal(t, "xyzd", f.valuesAt("a", p))
+		for _, arena := range arenas {
+			f.memory.CloseArena(arena)
+		}
+		f.checkBooks()
+	}
 }

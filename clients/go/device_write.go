@@ -1,6 +1,8 @@
 package callboard
 
 import (
+	"errors"
+
 	"callboard/cudaipc"
 	"callboard/protocol"
 	"callboard/tensor"
@@ -33,7 +35,68 @@ func (c *client) source(t *Tensor) (*gpu, Device, error) {
 		return nil, device, err
 	}
 	g, err := c.gpu(device.ID)
-	return g, device, err
+	if err != nil {
+		return nil, device, err
+	}
+	n, err := t.Elements()
+	if err == nil {
+		err = g.has(uint64(t.Address)+t.ByteOffset, uint64(n)*uint64(t.DType.Size()))
+	}
+	return g, device, asError(err)
+}
+
+// has asks the driver whose memory a tensor is that a caller says lies here (field report
+// G18): a copy from another device's would give other bytes, and one from nowhere would cost
+// the process its context.
+func (g *gpu) has(address, bytes uint64) error {
+	if bytes == 0 {
+		return nil
+	}
+	last := address + (bytes - 1)
+	return g.thread.Do(func(d cudaipc.Driver) error {
+		for at := address; ; {
+			if err := g.hasByte(d, at); err != nil {
+				if at > address && errors.Is(err, ErrInvalidArgument) {
+					return fail(protocol.StatusInvalidArgument, "the tensor is said to have %d bytes at %#x on GPU %d, but at %#x is none of that GPU's memory any more", bytes, address, g.ordinal, at)
+				}
+				return err
+			}
+			base, size, err := d.AddressRange(cudaipc.Pointer(at))
+			next := uint64(base) + size // several mappings may follow each other, as some frameworks' allocators make them
+			if err != nil {
+				next = last // memory that the driver keeps no range of: the ends must do
+			}
+			if at == last || next > last {
+				return nil
+			}
+			at = next
+		}
+	})
+}
+
+// hasByte asks it of one address.
+func (g *gpu) hasByte(d cudaipc.Driver, address uint64) error {
+	sort, err := d.PointerAttribute(address, cudaipc.PointerMemoryType)
+	if err == nil {
+		if managed, unknown := d.PointerAttribute(address, cudaipc.PointerIsManaged); unknown == nil && managed != 0 {
+			return nil // it lies on every device
+		}
+		var ordinal uint64
+		if ordinal, err = d.PointerAttribute(address, cudaipc.PointerDeviceOrdinal); err == nil {
+			if sort == cudaipc.MemoryDevice && uint32(ordinal) == g.ordinal {
+				return nil
+			}
+			of := "pinned memory of the host, of GPU"
+			if sort == cudaipc.MemoryDevice {
+				of = "memory of GPU"
+			}
+			return fail(protocol.StatusInvalidArgument, "the tensor is said to lie on GPU %d (device type %d), but at %#x is %s %d", g.ordinal, tensor.DeviceCUDA, address, of, int32(ordinal))
+		}
+	}
+	if cudaipc.CodeOf(err) != cudaipc.ErrInvalidValue {
+		return cudaError(err)
+	}
+	return fail(protocol.StatusInvalidArgument, "the tensor is said to lie on GPU %d (device type %d), but the driver knows nothing at %#x: is it memory of the host?", g.ordinal, tensor.DeviceCUDA, address)
 }
 
 // copyOnDevice queues the copy of the payload's rows into a session's group, and gives

@@ -12,6 +12,7 @@ import (
 	"callboard/cudaipc"
 	"callboard/protocol"
 	"callboard/shm"
+	"callboard/tensor"
 )
 
 // fakeDriver is as much of a driver as a client calls; it notes what was called.
@@ -23,6 +24,19 @@ type fakeDriver struct {
 	devices []cudaipc.UUID // by this process's ordinal
 	refuse  cudaipc.Code   // an import
 	pending bool           // events are not complete
+	memory  []fakeMemory
+}
+
+// fakeMemory is what a process has at some addresses.
+type fakeMemory struct{ base, size, sort, managed, ordinal uint64 }
+
+func (d *fakeDriver) PointerAttribute(address uint64, what cudaipc.PointerAttribute) (uint64, error) {
+	for _, m := range d.memory {
+		if address >= m.base && address < m.base+m.size {
+			return map[cudaipc.PointerAttribute]uint64{cudaipc.PointerMemoryType: m.sort, cudaipc.PointerIsManaged: m.managed, cudaipc.PointerDeviceOrdinal: m.ordinal}[what], nil
+		}
+	}
+	return 0, &cudaipc.Error{Code: cudaipc.ErrInvalidValue, Function: "cuPointerGetAttribute"}
 }
 
 func (d *fakeDriver) note(format string, args ...any) error {
@@ -77,6 +91,14 @@ func (d *fakeDriver) IPCOpenMemHandle(h cudaipc.Handle) (cudaipc.Pointer, error)
 }
 
 func (d *fakeDriver) AddressRange(p cudaipc.Pointer) (cudaipc.Pointer, uint64, error) {
+	for _, m := range d.memory {
+		if uint64(p) >= m.base && uint64(p) < m.base+m.size {
+			if m.size == unranged {
+				return 0, 0, &cudaipc.Error{Code: cudaipc.ErrInvalidValue, Function: "cuMemGetAddressRange_v2"}
+			}
+			return cudaipc.Pointer(m.base), m.size, nil
+		}
+	}
 	return p, 2 << 20, nil
 }
 
@@ -172,6 +194,54 @@ func TestDevicesAreMatchedByUUID(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalidArgument)
 	_, err = s.client.ofBroker(Device{Type: 10})
 	require.ErrorIs(t, err, ErrNotSupported)
+}
+
+// unranged is the size of fake memory of which the driver gives no range.
+const unranged = 0x7777
+
+// Whose memory a tensor is says the driver, not the caller: another device's, the host's, and what nobody knows are
+// refused before anything is copied (field report G18).
+func TestWhoseMemoryATensorIs(t *testing.T) {
+	b, d := gpuBroker(t)
+	s := b.attach()
+	d.memory = []fakeMemory{
+		{base: 0x100000, size: 0x1000, sort: cudaipc.MemoryDevice, ordinal: 1},
+		{base: 0x101000, size: 0x1000, sort: cudaipc.MemoryDevice, ordinal: 1},
+		{base: 0x102000, size: 0x1000, sort: cudaipc.MemoryDevice, ordinal: 0},
+		{base: 0x200000, size: 0x1000, sort: cudaipc.MemoryHost, ordinal: 1},
+		{base: 0x300000, size: 0x1000, sort: cudaipc.MemoryHost, managed: 1, ordinal: 0},
+		{base: 0x400000, size: unranged, sort: cudaipc.MemoryDevice, ordinal: 1},
+	}
+	for _, c := range []struct {
+		at, offset, elements uint64
+		says                 string
+	}{
+		{0x100000, 0, 0x400, ""},
+		{0x100000, 0xffc, 1, ""},
+		{0x100000, 0, 0x800, ""}, // one mapping behind the other
+		{0x100000, 0, 0, ""},
+		{64, 0, 0, ""},
+		{0x300000, 0, 0x400, ""},
+		{0x400000, 0, unranged / 4, ""},
+		{0x100000, 0, 0x801, "the tensor is said to have 8196 bytes at 0x100000 on GPU 1, but at 0x102000 is none of that GPU's memory any more"},
+		{0x101000, 4, 0x400, "at 0x102000 is none"},
+		{0x300000, 0, 0x401, "at 0x301000 is none"},
+		{0x400000, 0, unranged/4 + 1, "at 0x407777 is none"},
+		{0x102000, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but at 0x102000 is memory of GPU 0"},
+		{0x200000, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but at 0x200000 is pinned memory of the host, of GPU 1"},
+		{64, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but the driver knows nothing at 0x40: is it memory of the host?"},
+		{^uint64(3), 0, 2, "the driver knows nothing at 0xfffffffffffffffc"},
+	} {
+		g, device, err := s.client.source(&Tensor{Address: uintptr(c.at), ByteOffset: c.offset, Shape: []int64{int64(c.elements)}, DType: tensor.Float32, Device: CUDA(1)})
+		if c.says == "" {
+			require.NoError(t, err, "%#x", c.at)
+			require.Equal(t, CUDA(0), device, "the broker's number")
+			require.EqualValues(t, 1, g.ordinal)
+			continue
+		}
+		require.ErrorIs(t, err, ErrInvalidArgument)
+		require.ErrorContains(t, err, c.says)
+	}
 }
 
 // A driver that does not load is asked for again (behaviour 306); without one a device's number is the broker's.

@@ -27,6 +27,8 @@
 //	CUDAEMU_ATTRIBUTE=a:v;…   attributes of all devices; the value "none" makes the driver not know it. 18:1 is a
 //	                          Tegra (handles of memory: NOT_SUPPORTED), 125:0 has no interprocess events, 20:3 says
 //	                          exclusive mode, which nothing enforces
+//	CUDAEMU_PITCH=n           cuMemcpy2DAsync from device to device gives CUDA_ERROR_INVALID_VALUE for pitches that are no
+//	                          multiple of n, as a driver may for those that cuMemAllocPitch did not give
 //	CUDAEMU_NO_DEVICE=1       cuInit gives CUDA_ERROR_NO_DEVICE, as a driver without a GPU
 //	CUDAEMU_STUB=1            cuInit gives CUDA_ERROR_STUB_LIBRARY, as the toolkit's stub
 //	CUDAEMU_PIDNS=1           handles cannot be opened (201), as between PID namespaces

@@ -105,6 +105,32 @@ func TestCopiesOfRows(t *testing.T) {
 	})
 }
 
+// Pitches that a device may refuse: odd ones between two places of a device's, and those beyond its attribute.
+func TestPitchesThatAreRefused(t *testing.T) {
+	onMachines(t, func(t *testing.T, m machine) {
+		m.env = append(m.env, "CUDAEMU_PITCH=512", "CUDAEMU_ATTRIBUTE=11:4096")
+		p := m.gpu()
+		p.does("host h 4096")
+		p.ok("cuMemAlloc_v2 &a 65536")
+		for _, c := range []struct {
+			code int
+			copy string
+		}{
+			{1, "0 0 2 0 a 0 12 0 0 2 0 a+1024 0 512 4 2"},
+			{1, "0 0 2 0 a 0 512 0 0 2 0 a+2048 0 12 4 2"},
+			{0, "0 0 2 0 a 0 512 0 0 2 0 a+2048 0 1024 4 2"},
+			{0, "0 0 2 0 a 0 12 0 0 2 0 a+1024 0 12 4 1"}, // one row
+			{0, "0 0 1 h 0 0 12 0 0 2 0 a 0 12 4 2"},      // from the host
+			{1, "0 0 2 0 a 0 4608 0 0 2 0 a+32768 0 512 4 2"},
+		} {
+			p.does("pack copy " + c.copy)
+			p.wants(c.code, "cuMemcpy2DAsync_v2 &copy 0")
+		}
+		p.ok("cuCtxSynchronize")
+		p.leaves()
+	})
+}
+
 func TestFills(t *testing.T) {
 	onMachines(t, func(t *testing.T, m machine) {
 		p := m.gpu()

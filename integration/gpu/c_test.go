@@ -15,22 +15,33 @@ import (
 	"callboard/integration/harness"
 )
 
-// cProgram builds clients/c/tests/test_cuda_live.c, which hears what to do by its
-// arguments and says in a line what came of each, and returns where it is.
+// cProgram is where clients/c/tests/test_cuda_live.c was built, which hears what to do by
+// its arguments and says in a line what came of each: beside this binary, or now.
 func cProgram(t *testing.T) string {
 	t.Helper()
-	for _, tool := range []string{"make", "cc"} {
+	return programOfC(t, "test_cuda_live", "make", "cc")
+}
+
+// programOfC is where a program of clients/c was built: beside this binary, or now.
+func programOfC(t *testing.T, name string, tools ...string) string {
+	t.Helper()
+	if beside := besideUs(name); beside != "" {
+		return beside
+	}
+	root, err := harness.Root()
+	if err != nil {
+		skip(t, "neither the C program nor its sources are here: "+err.Error())
+	}
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			skip(t, tool+" is not here, with which the C client is built")
 		}
 	}
-	root, err := harness.Root()
-	require.NoError(t, err)
 	client := filepath.Join(root, "clients", "c")
-	if out, err := exec.Command("make", "--silent", "-C", client, "build/test_cuda_live").CombinedOutput(); err != nil {
-		t.Fatalf("building test_cuda_live: %v\n%s", err, out)
+	if out, err := exec.Command("make", "--silent", "-C", client, "build/"+name).CombinedOutput(); err != nil {
+		t.Fatalf("building %s: %v\n%s", name, err, out)
 	}
-	return filepath.Join(client, "build", "test_cuda_live")
+	return filepath.Join(client, "build", name)
 }
 
 // inC runs the C program to its end; how: "with" or "without" libcallboard_cuda enabled. It has to give everything back.
@@ -47,7 +58,7 @@ func (m *machine) inC(program, how string, orders ...string) []string {
 
 func (m *machine) commandC(program, how string, orders ...string) *exec.Cmd {
 	c := exec.Command(program, append([]string{how}, orders...)...)
-	c.Env = append(m.Env(), m.env...)
+	c.Env = append(append(m.Env(), m.env...), "CUDAEMU_DELAY_US=10000") // a row is filled by an operation each, so the last is late
 	return c
 }
 
@@ -60,11 +71,22 @@ func (m *machine) gaveBack(c *exec.Cmd) {
 	}
 }
 
+// TestCxxOwners: the forms in C++ of streams, copies and publishing with options, with exceptions and without.
+func TestCxxOwners(t *testing.T) {
+	for _, name := range []string{"live_cxx17", "live_cxx17_no_exceptions"} {
+		t.Run(name, func(t *testing.T) {
+			program := programOfC(t, name, "make", "cc", "c++")
+			m := start(t)
+			require.Equal(t, []string{"ok"}, m.inC(program, m.Stage, "gpu"))
+		})
+	}
+}
+
 // TestCExchange: what C writes on a device, in place and by copy, in every form of synchronisation, C and Go read there and
 // on the host; and the other way round (behaviours 302 to 307, rules C1 to C5).
 func TestCExchange(t *testing.T) {
 	program := cProgram(t)
-	m := start(t, "CUDAEMU_DELAY_US=300")
+	m := start(t)
 	reader := m.client("reader")
 	read := order{Do: "read", Name: "x", Prims: prims(4)}
 	require.Equal(t, []string{"0", "ok"}, m.inC(program, "with", "devices", "declare x 64 0"))

@@ -13,6 +13,7 @@
 //	sync_test.go       what is not waited for is seen as wrong bytes, what is waited for is right
 //	c_test.go          the C client beside Go's, with its library for CUDA and without
 //	death_test.go      producers, readers and the broker are killed at each step
+//	midway_test.go     and within one: a handle is being opened, a copy made, an event waited for
 //	machine_test.go    two devices in another order, full devices, drivers that refuse
 //	fieldreports_test.go   rows F1 to F13 of docs/field-reports.md
 //
@@ -21,9 +22,9 @@
 // Beside it. Which driver runs is decided once and printed: the library that
 // CALLBOARD_CUDA_LIBRARY names; else the machine's own driver, if it has a device; else
 // the emulated one (package cudaemu), which can be told to be slow, full or broken.
-// REQUIRE_GPU=1 fails where the driver is emulated. Without a build tool, as on a machine
-// to which `make gpu-test` was carried, the broker is the file `callboard` beside the test
-// binary.
+// REQUIRE_GPU=1 fails where the driver is emulated. On a machine to which `make gpu-test`
+// was carried, which needs no build tool, the broker and the C program are the files
+// `callboard` and `test_cuda_live` beside the test binary.
 //
 // # Invariants
 //

@@ -29,7 +29,7 @@ const rowBytes = 4096
 func TestWholeColumnsAreAdopted(t *testing.T) {
 	m := start(t)
 	commits := m.observe(control.Subjects.Commit)
-	producer, reader := m.client("producer"), m.client("reader")
+	producer, reader := m.client("producer", "CUDAEMU_DELAY_US=20000"), m.client("reader") // eight rows are late by eight delays
 	producer.do(order{Do: "declare", Name: "x", Bytes: rowBytes, Device: "cuda:0"})
 	for n, sync := range []string{"stream", "event", "both", "default"} {
 		ordinal := uint64(n + 1)
@@ -89,6 +89,44 @@ func TestRowsAreScattered(t *testing.T) {
 	require.Equal(t, slices.Delete(slices.Clone(want), 2, 3), reader.do(order{Do: "read", Name: "x", Prims: prims(8)}).Rows)
 	since = ordinal
 	require.Equal(t, 1, reader.do(order{Do: "read", Name: "x", Prims: prims(8), Since: &since}).Deleted)
+}
+
+// Rows of an odd size lie at odd distances, which a device need not copy in one go: then they are copied one by one, and
+// it is not asked again (the driver's reference, cuMemcpy2DAsync). A second question would cost the broker its context.
+func TestRowsAtDistancesThatADeviceRefuses(t *testing.T) {
+	all := make([]int, 1300) // more than the broker queues in one go
+	for i := range all {
+		all[i] = i
+	}
+	for name, env := range map[string][]string{
+		"any":          nil,
+		"odd":          {"CUDAEMU_PITCH=512", "CUDAEMU_FAIL=cuMemcpy2DAsync:2:719"},
+		"too far":      {"CUDAEMU_ATTRIBUTE=11:23", "CUDAEMU_FAIL=cuMemcpy2DAsync:1:719"},
+		"does not say": {"CUDAEMU_ATTRIBUTE=11:none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if env != nil {
+				needsEmulation(t)
+			}
+			m := startWith(t, nil, env)
+			producer, reader := m.client("producer"), m.client("reader")
+			producer.do(order{Do: "declare", Name: "x", Bytes: 12, Device: "cuda:0"})
+			producer.do(order{Do: "write", Name: "x", Prims: all, Bytes: 12, From: "host", Ordinal: 1})
+			producer.do(order{Do: "seal", Name: "x", Ordinal: 1})
+			want := rows(0, len(all))
+			for n := range 3 {
+				var odd []int
+				for i := 1 + n; i < len(want); i += 2 {
+					odd = append(odd, i)
+					want[i] = (100 + 10*n + len(odd) - 1) % 256
+				}
+				ordinal := uint64(n + 2)
+				producer.do(order{Do: "write", Name: "x", Prims: odd, Bytes: 12, Value: 100 + 10*n, From: "cuda:0", Sync: "stream", Ordinal: ordinal})
+				producer.do(order{Do: "seal", Name: "x", Ordinal: ordinal})
+				require.Equal(t, want, reader.do(order{Do: "read", Name: "x", Prims: all}).Rows)
+			}
+		})
+	}
 }
 
 // A session is filled on the host for a device's attribute, and on a device for the host's; it starts with zeros or with

@@ -51,6 +51,28 @@ func TestDevicesInAnotherOrder(t *testing.T) {
 	half.refused(order{Do: "declare", Name: "e", Bytes: rowBytes, Device: "cuda:1"}, "INVALID_ARGUMENT", "cuda:1", "1 CUDA device")
 }
 
+// A tensor that is said to lie on a device and does not is refused by name, before anything is copied: the process keeps
+// its context, and writes what does lie there (field report G18).
+func TestTensorsThatLieElsewhere(t *testing.T) {
+	needsEmulation(t)
+	m := start(t, "CUDAEMU_DEVICES=2")
+	p := m.client("client")
+	write := order{Do: "write", Name: "x", Prims: prims(4), Bytes: 1 << 20, Ordinal: 1, From: "cuda:0", Device: "cuda:0", Value: 4}
+	for memory, says := range map[string]string{
+		"cuda:1":  "is memory of GPU 1",
+		"nowhere": "the driver knows nothing at 0x40: is it memory of the host?",
+		"short":   "said to have 4194304 bytes",
+	} {
+		bad := write
+		bad.Memory = memory
+		p.refused(bad, "INVALID_ARGUMENT", "on GPU 0", says)
+	}
+	write.Sync = "stream"
+	p.do(write)
+	p.do(order{Do: "seal", Name: "x", Ordinal: 1})
+	require.Equal(t, rows(4, 4), p.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
+}
+
 // A device that the broker was not told to serve is refused by name, both ways (field report F10).
 func TestADeviceThatTheBrokerDoesNotServe(t *testing.T) {
 	needsEmulation(t)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if beside := besideUs(); os.Getenv(harness.BinaryEnv) == "" && beside != "" {
+	if beside := besideUs("callboard"); os.Getenv(harness.BinaryEnv) == "" && beside != "" {
 		_ = os.Setenv(harness.BinaryEnv, beside)
 	}
 	os.Exit(m.Run())
@@ -42,19 +42,24 @@ func TestMain(m *testing.M) {
 func choose() error {
 	driver.library = os.Getenv(cudaipc.LibraryEnv)
 	d, err := usable(driver.library)
+	required := os.Getenv("REQUIRE_GPU") == "1"
 	if driver.library == "" && err != nil {
-		fmt.Println("no driver with a device:", err)
-		if driver.library, err = emulated(); err == nil {
-			d, err = usable(driver.library)
+		if required {
+			return fmt.Errorf("REQUIRE_GPU=1, and no real GPU is here: %w", err)
 		}
+		fmt.Println("no driver with a device:", err)
+		if driver.library, err = emulated(); err != nil {
+			return fmt.Errorf("there is no GPU, and no emulated one can be made: %w", err)
+		}
+		d, err = usable(driver.library)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Println("driver:", d.Name())
+	fmt.Println("driver of integration/gpu:", d.Name())
 	driver.emulated = d.Name() == "emulated"
-	if driver.emulated && os.Getenv("REQUIRE_GPU") == "1" {
-		return errors.New("REQUIRE_GPU=1, and no real GPU is here")
+	if driver.emulated && required {
+		return errors.New("REQUIRE_GPU=1, and the driver is the emulated one")
 	}
 	return nil
 }
@@ -94,13 +99,13 @@ func (t *buildTB) Skipf(format string, args ...any)  { t.Fatalf(format, args...)
 func (t *buildTB) Fatal(args ...any)                 { t.Fatalf("%s", fmt.Sprint(args...)) }
 func (t *buildTB) Fatalf(format string, args ...any) { t.why = fmt.Errorf(format, args...); panic(t) }
 
-// besideUs is a broker that was carried here together with the test binary; "": there is none.
-func besideUs() string {
+// besideUs is a program that was carried here together with the test binary; "": there is none.
+func besideUs(name string) string {
 	self, err := os.Executable()
 	if err != nil {
 		return ""
 	}
-	path := filepath.Join(filepath.Dir(self), "callboard")
+	path := filepath.Join(filepath.Dir(self), name)
 	if info, err := os.Stat(path); err != nil || info.IsDir() {
 		return ""
 	}

@@ -37,6 +37,7 @@ type order struct {
 	Groups          uint64 // of a map: rows of each of several groups
 	Init            string // of a map: "zero", "current"
 	From            string // of a write: "host", or "cuda:0" for memory of the client's own
+	Memory          string // of a write: what is at From in truth: "cuda:1", "nowhere", "short", half of it
 	Async           bool   // of a commit or write: the op is waited for by "wait"
 	Count           int
 }
@@ -66,6 +67,7 @@ type part struct {
 type unit struct {
 	thread *cudaipc.Thread
 	stream cudaipc.Stream
+	other  cudaipc.Stream // in which nothing is queued
 	event  cudaipc.Event
 	memory []cudaipc.Pointer
 }
@@ -140,7 +142,7 @@ func (p *part) leave() error {
 			for _, m := range u.memory {
 				err = errors.Join(err, d.MemFree(m))
 			}
-			return errors.Join(err, d.EventDestroy(u.event), d.StreamDestroy(u.stream))
+			return errors.Join(err, d.EventDestroy(u.event), d.StreamDestroy(u.other), d.StreamDestroy(u.stream))
 		}), u.thread.Close())
 	}
 	return err
@@ -176,6 +178,9 @@ func (p *part) unit(ordinal int) (*unit, error) {
 	}
 	err = u.thread.Do(func(d cudaipc.Driver) (err error) {
 		if u.stream, err = d.StreamCreate(); err == nil {
+			u.other, err = d.StreamCreate()
+		}
+		if err == nil {
 			u.event, err = d.EventCreate(cudaipc.EventLocal)
 		}
 		return err
@@ -196,11 +201,15 @@ func (u *unit) fill(at uint64, rows, bytes, value int) error {
 	})
 }
 
-// sync gives what an unmap waits for after a fill.
+// sync gives what an unmap waits for after a fill. But for "stream" the fill is in none of the streams that the library
+// uses, so that only the event says when it is done.
 func (u *unit) sync(how string) (callboard.CUDASync, error) {
 	s := callboard.CUDASync{}
-	if how == "stream" || how == "both" {
+	if how == "stream" {
 		s.Stream = uint64(u.stream)
+	}
+	if how == "both" {
+		s.Stream = uint64(u.other)
 	}
 	if how == "default" { // the legacy default stream, which is made to wait
 		s.Stream, s.WaitEvent = 1, uint64(u.event)
@@ -483,21 +492,31 @@ func writeRows(p *part, ctx context.Context, o order) (r report, err error) {
 			t.Data = append(t.Data, bytes.Repeat([]byte{byte(o.Value + i)}, o.Bytes)...)
 		}
 	} else {
-		u, err := p.unit(int(device.ID))
+		truly, filled := device, rows
+		switch o.Memory {
+		case "short":
+			filled = rows / 2
+		case "cuda:1":
+			truly = callboard.CUDA(1)
+		}
+		u, err := p.unit(int(truly.ID))
 		if err != nil {
 			return r, err
 		}
 		var at cudaipc.Pointer
 		err = u.thread.Do(func(d cudaipc.Driver) (err error) {
-			at, err = d.MemAlloc(uint64(rows * o.Bytes))
+			at, err = d.MemAlloc(uint64(filled * o.Bytes))
 			return err
 		})
 		if err != nil {
 			return r, err
 		}
 		u.memory = append(u.memory, at)
-		if err := u.fill(uint64(at), rows, o.Bytes, o.Value); err != nil {
+		if err := u.fill(uint64(at), filled, o.Bytes, o.Value); err != nil {
 			return r, err
+		}
+		if o.Memory == "nowhere" {
+			at = 64
 		}
 		if options.Sync, err = u.sync(o.Sync); err != nil {
 			return r, err

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
@@ -107,12 +108,27 @@ func (m *machine) nats() (*nats.Conn, control.Subjects) {
 	m.t.Helper()
 	info, err := control.ReadRuntimeFile(filepath.Join(m.RuntimeDir, control.RuntimeFileName))
 	require.NoError(m.t, err)
-	conn, err := control.Connect(info, control.RoleObserver)
+	role := control.RoleObserver
+	if info.Observer == (control.Credential{}) { // as on a server of serveNATS
+		role = control.RoleFull
+	}
+	conn, err := control.Connect(info, role)
 	require.NoError(m.t, err)
 	m.t.Cleanup(conn.Close)
 	names, err := control.NewSubjects(info.Host, info.Stage)
 	require.NoError(m.t, err)
 	return conn, names
+}
+
+// serveNATS runs a NATS server that outlives brokers, and gives its URL.
+func serveNATS(t *testing.T) string {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: "all", Password: "p", NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(s.Shutdown)
+	require.True(t, s.ReadyForConnections(patience))
+	return "nats://all:p@" + s.Addr().String()
 }
 
 // settled tells whether nobody but clients that live has anything of the first device, and nobody a mapped group.
@@ -130,12 +146,11 @@ func (m *machine) settled() bool {
 			}
 		}
 	}
-	return g.EventsLeased == 0 && staging(g) == 0 && g.Memory.Waiting == 0
+	return g.EventsLeased == 0 && staging(g.Memory) == 0 && g.Memory.Waiting == 0
 }
 
-// staging is how many bytes of a device lie in groups that are mapped.
-func staging(d control.DeviceDescription) uint64 {
-	m := d.Memory
+// staging is how many bytes are in nothing that a pool tells of: in groups that are mapped, in copies that are being made.
+func staging(m control.MemoryDescription) uint64 {
 	return m.Held - m.Free - m.Live - m.Retained - m.Pinned - m.Recycled - m.Waiting - m.Mirrors - m.Open - m.Directory
 }
 

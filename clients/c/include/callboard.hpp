@@ -1,5 +1,5 @@
 // Callboard for C++17 and later: callboard.h and callboard_dlpack.h with owners, spans and types of rows. This header is
-// the one to include; link libcallboard. A program that calls cuda_enable, for memory of GPUs, links
+// the one to include; link libcallboard. A program that calls what is for memory of GPUs, cuda_enable and others, links
 // libcallboard_cuda as well.
 //
 //     callboard::stage stage = callboard::stage::connect();
@@ -25,7 +25,7 @@
 #ifndef CALLBOARD_HPP
 #define CALLBOARD_HPP
 
-#include "callboard/cuda.hpp"    // cuda_enable
+#include "callboard/cuda.hpp"    // cuda_enable, cuda_stream, cuda_memory
 #include "callboard/dlpack.hpp"  // tensors to and from other libraries
 #include "callboard/error.hpp"   // error, result, names, ordinal
 #include "callboard/library.hpp" // versions, log_handler

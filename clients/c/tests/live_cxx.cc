@@ -1,7 +1,8 @@
 // callboard.hpp against a real broker, run by the integration tests: built as C++17 and C++20, with exceptions and
 // (CALLBOARD_NO_EXCEPTIONS) without.
 //
-//     live_cxx STAGE
+//     live_cxx STAGE          of a broker that serves no GPU
+//     live_cxx STAGE gpu      what needs one
 #include <callboard.hpp>
 
 #include <cstdio>
@@ -253,10 +254,15 @@ static void run(const char *name)
 #endif
 
 void run_calls(const char *name); // live_cxx_calls.cc
+void run_on_gpu(const char *name);
 
-int main(int, char **argv)
+int main(int argc, char **argv)
 {
-    run(argv[1]);
-    run_calls(argv[1]);
+    if (argc == 3 && std::strcmp(argv[2], "gpu") == 0) {
+        run_on_gpu(argv[1]);
+    } else {
+        run(argv[1]);
+        run_calls(argv[1]);
+    }
     std::puts("ok");
 }

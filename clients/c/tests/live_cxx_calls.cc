@@ -335,6 +335,10 @@ static void memory_is_named(const callboard::stage &stage)
     ::setenv("CALLBOARD_CUDA_LIBRARY", "/nonexistent", 1);
     fails(CBD_STATUS_NOT_SUPPORTED, "/nonexistent", [] { return callboard::cuda_device_count(); });
     const float value = 7;
+    fails(CBD_STATUS_NOT_SUPPORTED, "/nonexistent", [] { return callboard::cuda_stream::of(0); });
+    fails(CBD_STATUS_NOT_SUPPORTED, "/nonexistent", [&] { return callboard::cuda_memory::clone(&value, sizeof value, 0); });
+    fails(CBD_STATUS_NOT_SUPPORTED, "/nonexistent", [&] { return callboard::cuda_device_of(&value); });
+    CHECK(callboard::cuda_stream().get() == 0 && callboard::cuda_memory().get() == nullptr);
     const std::int64_t one = 1;
     done(MUST(stage.publish("memory", callboard::tensor_of(&value, 1, &one))));
     const auto latest = MUST(stage.latest_in("memory", CBD_DEVICE_CPU));
@@ -343,6 +347,13 @@ static void memory_is_named(const callboard::stage &stage)
     CHECK(same->data == latest->data);
     fails(CBD_STATUS_NOT_SUPPORTED, "serves no GPU", [&] { return latest.in(CBD_DEVICE_CUDA, 0); });
     fails(CBD_STATUS_NOT_SUPPORTED, "serves no GPU", [&] { return stage.latest_in("memory", CBD_DEVICE_CUDA); });
+    cbd_write_options options = cbd_write_options_default();
+    options.semantic = CBD_SEMANTIC_COLOR;
+    done(MUST(stage.publish("coloured", callboard::tensor_of(&value, 1, &one), options)));
+    for (const cbd_attribute_info &known : MUST(stage.attributes()))
+        CHECK((std::strcmp(known.name, "coloured") == 0) == (known.schema.semantic == CBD_SEMANTIC_COLOR));
+    options.device_type = CBD_DEVICE_CUDA;
+    fails(CBD_STATUS_NOT_SUPPORTED, "GPU", [&] { return stage.publish("there", callboard::tensor_of(&value, 1, &one), options); });
     const auto root = MUST(stage.root());
     const auto read = MUST(stage.read(root, {"memory"}));
     fails(CBD_STATUS_INVALID_ARGUMENT, "device (10, 0)", [&] { return read.next_in(10); });
@@ -354,6 +365,41 @@ static void memory_is_named(const callboard::stage &stage)
     const cbd_cuda_sync sync = {1, 0};
     fails(CBD_STATUS_INVALID_ARGUMENT, "lies on the host", [&] { return group->unmap(0, sync); });
     fails(CBD_STATUS_INVALID_ARGUMENT, "lies on the host", [&] { return session.unmap(0, sync); });
+}
+
+/* On one with a GPU, which may be an emulated one: owners of streams and copies give back, also where they are moved. */
+void run_on_gpu(const char *name)
+{
+    MUST(callboard::cuda_enable());
+    CHECK(MUST(callboard::cuda_device_count()) > 0);
+    const callboard::stage stage = MUST(callboard::stage::connect(name));
+    const float values[2] = {5, 7};
+    const std::int64_t two = 2;
+    cbd_write_options options = cbd_write_options_default();
+    options.device_type = CBD_DEVICE_CUDA;
+    done(MUST(stage.publish("there", callboard::tensor_of(values, 1, &two), options)));
+    const auto there = MUST(stage.latest("there"));
+    CHECK(there.on_device() && MUST(callboard::cuda_device_of(there->data)) == 0);
+    fails(CBD_STATUS_INVALID_ARGUMENT, "of the host", [&] { return callboard::cuda_device_of(values); });
+
+    auto first = MUST(callboard::cuda_stream::of(0)), again = MUST(callboard::cuda_stream::of(0));
+    CHECK(first.get() > 2 && first.get() == again.get() && first.device_id() == 0);
+    again = std::move(first);
+    CHECK(first.get() == 0 && again.get() > 2);
+    fails(CBD_STATUS_INVALID_ARGUMENT, "GPU 77", [] { return callboard::cuda_stream::of(77); });
+
+    auto cloned = MUST(callboard::cuda_memory::clone(there->data, sizeof values, 0));
+    CHECK(cloned.get() != nullptr && cloned.get() != there->data && cloned.device_id() == 0);
+    fails(CBD_STATUS_INVALID_ARGUMENT, "", [&] { return callboard::cuda_memory::clone(there->data, 0, 0); });
+    cbd_tensor lent = callboard::tensor_of(static_cast<const float *>(cloned.get()), 1, &two);
+    lent.device_type = CBD_DEVICE_CUDA;
+    options.sync.stream = again.get();
+    done(MUST(stage.publish("copied", lent, options)));
+    const auto copied = MUST(stage.latest_in("copied", CBD_DEVICE_CPU));
+    CHECK(MUST(copied.values<float>())[0] == 5 && MUST(copied.values<float>())[1] == 7);
+
+    const auto given = MUST(callboard::export_owned(lent, std::move(cloned))); /* its deleter frees the copy */
+    CHECK(cloned.get() == nullptr && within(given.get()).data == lent.data);
 }
 
 static void it_closes_when_nothing_is_in_use(const char *name)

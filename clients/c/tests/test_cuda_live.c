@@ -64,7 +64,7 @@ static void *driver_function(const char *symbol)
     } while (0)
 
 static struct {
-    void *context, *stream, *event;
+    void *context, *stream, *other, *event; /* in other nothing is queued */
 } gpus[8];
 
 static void use_gpu(uint32_t ordinal)
@@ -76,6 +76,7 @@ static void use_gpu(uint32_t ordinal)
         CUDA("cuDevicePrimaryCtxRetain", (void **, int), &gpus[ordinal].context, device);
         CUDA("cuCtxSetCurrent", (void *), gpus[ordinal].context);
         CUDA("cuStreamCreate", (void **, unsigned), &gpus[ordinal].stream, 1);
+        CUDA("cuStreamCreate", (void **, unsigned), &gpus[ordinal].other, 1);
         CUDA("cuEventCreate", (void **, unsigned), &gpus[ordinal].event, 2);
     }
     CUDA("cuCtxSetCurrent", (void *), gpus[ordinal].context);
@@ -89,6 +90,7 @@ static void leave_gpus(void)
             use_gpu(i);
             CUDA("cuEventDestroy_v2", (void *), gpus[i].event);
             CUDA("cuStreamDestroy_v2", (void *), gpus[i].stream);
+            CUDA("cuStreamDestroy_v2", (void *), gpus[i].other);
             CUDA("cuDeviceGet", (int *, int), &device, (int)i);
             CUDA("cuDevicePrimaryCtxRelease_v2", (int), device);
         }
@@ -103,13 +105,17 @@ static void fill(uint32_t ordinal, void *at, uint64_t rows, uint64_t bytes, int 
              (unsigned char)((uint64_t)value + i), bytes, gpus[ordinal].stream);
 }
 
+/* What an unmap waits for after a fill. But for "stream" the fill is in none of the streams that the library uses, so that
+ * only the event says when it is done. */
 static cbd_cuda_sync synced(uint32_t ordinal, const char *how)
 {
     cbd_cuda_sync sync = {0, 0};
     if (strcmp(how, "none") == 0)
         CUDA("cuStreamSynchronize", (void *), gpus[ordinal].stream);
-    if (strcmp(how, "stream") == 0 || strcmp(how, "both") == 0)
+    if (strcmp(how, "stream") == 0)
         sync.stream = (uint64_t)(uintptr_t)gpus[ordinal].stream;
+    if (strcmp(how, "both") == 0)
+        sync.stream = (uint64_t)(uintptr_t)gpus[ordinal].other;
     if (strcmp(how, "event") == 0 || strcmp(how, "both") == 0 || strcmp(how, "legacy") == 0) {
         CUDA("cuEventRecord", (void *, void *), gpus[ordinal].event, gpus[ordinal].stream);
         sync.wait_event = (uint64_t)(uintptr_t)gpus[ordinal].event;

@@ -234,6 +234,12 @@ def has_gpu(library: str) -> bool:
     return found.returncode == 0 and int(found.stdout) > 0
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which driver the tests of device memory had: a header would be hidden by -q."""
+    library = os.environ.get(CUDA_LIBRARY) or "libcuda.so.1"
+    terminalreporter.write_line(f"driver of CUDA: {'a real GPU' if has_gpu(library) else 'emulated'}")
+
+
 @pytest.fixture(scope="session")
 def machine(
     cuda_library: str | None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest

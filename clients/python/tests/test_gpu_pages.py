@@ -82,7 +82,7 @@ def run_blocks(page: str, found: list[str], before: str, machine: dict[str, str]
     broker = Broker(directory, "--gpu", "required", environment=machine)
     try:
         with broker.connect() as stage:
-            stage.publish("joints", [[0.0, 1.0]])
+            stage.publish("joints", [[0.0, 1.0]], device="cuda:0")
             stage.publish("limits", [0.0, 1.0])
         programs = found if page == "gpu.md" else ["\n".join([before, *found])]
         for program in programs:

@@ -190,7 +190,9 @@ CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 static CUresult place(unsigned type, uint64_t x, uint64_t y, const void *host, CUdeviceptr device, uint64_t pitch,
                       const CUmemcpy2D *copy, const void **host_out, CUdeviceptr *device_out)
 {
-    if (pitch > 2147483647 || (copy->height > 1 && pitch < x + copy->width_bytes) || (y > 0 && pitch == 0))
+    int longest = 2147483647;
+    (void)emu_attribute(11, 0, &longest); /* the same for all devices */
+    if (pitch > (uint64_t)longest || (copy->height > 1 && pitch < x + copy->width_bytes) || (y > 0 && pitch == 0))
         return CU_INVALID_VALUE;
     uint64_t skip = y * pitch + x;
     switch (type) {
@@ -228,6 +230,10 @@ CUresult cuMemcpy2DAsync_v2(const CUmemcpy2D *copy, CUstream stream)
                        &host_dst, &plan.dst);
     if (result != CU_OK)
         return emu_leave(result);
+    /* [doc] "Device to device copies may fail for pitches not computed by cuMemAllocPitch." */
+    if (emu_settings.pitch > 0 && plan.height > 1 && plan.host_src == NULL && host_dst == NULL &&
+        (plan.src_pitch % emu_settings.pitch != 0 || plan.dst_pitch % emu_settings.pitch != 0))
+        return emu_leave(CU_INVALID_VALUE);
     plan.host_dst = (void *)(uintptr_t)host_dst;
     return emu_leave(submit(context, &plan, stream));
 }

@@ -170,6 +170,7 @@ uint64_t emu_file_id(int fd);
 extern struct settings {
     uint64_t delay_us, slow_open_us;
     uint64_t memory_bytes;
+    uint64_t pitch; /* 0: any */
     int devices;
     bool stall_events, no_device, stub, pid_namespace;
     const char *dir; /* NULL: no report */

@@ -152,6 +152,7 @@ static void read_once(void)
         .delay_us = number("CUDAEMU_DELAY_US", 0),
         .slow_open_us = number("CUDAEMU_SLOW_OPEN_US", 0),
         .memory_bytes = number("CUDAEMU_MEMORY", 8ull << 30),
+        .pitch = number("CUDAEMU_PITCH", 0),
         .devices = (int)number("CUDAEMU_DEVICES", 1),
         .stall_events = flag("CUDAEMU_STALL_EVENTS"),
         .no_device = flag("CUDAEMU_NO_DEVICE"),

@@ -335,6 +335,14 @@ public:
         return op(handle);
     }
 
+    /// With a semantic, a device to lie on, and what the data waits for; nothing else of the options counts.
+    result<op> publish(const std::string &name, const cbd_tensor &data, const cbd_write_options &options) const
+    {
+        cbd_op *handle = nullptr;
+        CALLBOARD_TRY(cbd_publish_with(get(), name.c_str(), &data, &options, &handle, &failed));
+        return op(handle);
+    }
+
     /// Seals everything up to an ordinal, of all attributes.
     result<op> advance_write_floor(std::uint64_t ordinal, std::uint64_t stamp_ns = 0) const
     {
