@@ -184,6 +184,9 @@ func (b *Broker) makeMemory() (err error) {
 	if b.bell, err = ring.NewBell(b.doorbellMap.Bytes(), b.directoryMap.Bytes()); err != nil {
 		return err
 	}
+	if err := b.numberDevices(nil); err != nil {
+		return err
+	}
 	b.prepareMemory()
 	b.memory.Grow = b.growNow
 	b.store, err = snapshot.NewStore(b.storeConfig(), b.directoryMap.Bytes(), b.memory)
@@ -202,7 +205,7 @@ func (b *Broker) prepareMemory() {
 
 func (b *Broker) storeConfig() snapshot.Config {
 	return snapshot.Config{Stage: b.config.Stage, Host: b.host, Generation: b.generation.Number, Incarnation: b.incarnation,
-		Devices: b.storeDevices(), NoDevice: b.devices.why(), Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
+		Devices: b.storeDevices(), NoDevice: b.devices.why(), Absent: b.devices.absent, Retain: b.config.Retain, Handoff: b.config.Handoff, UnsealedBytesMax: b.config.UnsealedBytes, PinnedBytesMax: b.config.PinnedBytes,
 		OnSeal: b.onSeal, OnGroup: b.onGroup}
 }
 

@@ -10,7 +10,6 @@ import (
 	"callboard/control"
 	"callboard/protocol"
 	"callboard/shm"
-	"callboard/snapshot"
 )
 
 // Version is the broker's own version.
@@ -143,12 +142,15 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// limitOf bounds what is taken of a device's memory.
+func (g *GPUConfig) limitOf(d *device) uint64 { return cmp.Or(g.MemoryBytes, d.info.MemoryBytes) }
+
 // share gives what was left open its part of all memory: that of the host and of the
 // devices that are there at the start.
-func (c *Config) share(devices []*snapshot.Device) {
+func (c *Config) share(devices []*device) {
 	all := c.MemoryBytes
 	for _, d := range devices {
-		all += d.LimitBytes
+		all += c.GPU.limitOf(d)
 	}
 	c.UnsealedBytes, c.PinnedBytes = cmp.Or(c.UnsealedBytes, all/4), cmp.Or(c.PinnedBytes, all/4)
 }

@@ -97,7 +97,7 @@ func (b *Broker) deviceFailure(g *device, bytes uint64, err error) *protocol.Err
 		return protocol.Errorf(protocol.StatusOutOfMemory, "%v has no room for an arena of %d bytes: %d of its %d bytes are free, and other processes have memory there as well (nvidia-smi lists them): %v",
 			g, bytes, free, total, err)
 	}
-	return protocol.Errorf(protocol.StatusInternal, "%v: making an arena of %d bytes: %v", g, bytes, err)
+	return protocol.Errorf(protocol.StatusOpFailed, "%v: making an arena of %d bytes: %v", g, bytes, err)
 }
 
 // retireArena takes an arena out of service: no block of it is in use.
@@ -207,7 +207,7 @@ func (b *Broker) loseDevice(g *device, err error) *protocol.Error {
 		g.lost = err
 	}
 	b.devices.mu.Unlock()
-	lost := protocol.Errorf(protocol.StatusInternal, "%s", text)
+	lost := protocol.Errorf(protocol.StatusOpFailed, "%s", text)
 	if first {
 		b.config.Log.Error(text)
 		b.later(func() { b.giveUpDevice(g, lost) }) // comes before the end of the job that met it
@@ -232,7 +232,7 @@ func (b *Broker) closeDevices() {
 	go func() {
 		defer close(closed)
 		b.deviceWork.Wait()
-		for _, g := range b.devices.all() {
+		for _, g := range b.devices.up() {
 			if g.shared {
 				continue
 			}

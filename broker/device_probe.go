@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,11 +26,9 @@ const (
 // An error: the operator demands more than that.
 func (b *Broker) openDevices() error {
 	b.devices = &devices{config: b.config.GPU}
-	for _, g := range b.devices.try(b.ctx) {
-		b.serveDevice(g)
-	}
-	b.config.share(b.storeDevices())
-	missing := len(b.devices.all()) < max(1, len(b.config.GPU.Devices))
+	b.devices.first = b.devices.try(b.ctx)
+	b.config.share(b.devices.first)
+	missing := len(b.devices.first) < max(1, len(b.config.GPU.Devices))
 	if b.config.GPU.Mode == GPURequired && missing {
 		return fmt.Errorf("device memory is required (--gpu) and not served: %s", b.devices.why())
 	}
@@ -44,10 +43,16 @@ func (b *Broker) tryDevices() {
 		served := b.devices.try(b.ctx)
 		b.do(func() {
 			b.store.NoDevice(b.devices.why())
-			for _, g := range served {
-				b.serveDevice(g)
-				b.store.AddDevice(g.store)
-			}
+			served = slices.DeleteFunc(served, func(g *device) bool {
+				err := b.serveDevice(g)
+				if err == nil {
+					b.store.AddDevice(g.store)
+					return false
+				}
+				b.config.Log.Error("a device that is up is not served", "name", g.info.Name, "uuid", g.info.UUID.String(), "error", err)
+				b.devices.shutDown(g, err)
+				return true
+			})
 		})
 		b.tellDevices(served)
 	})
@@ -149,6 +154,16 @@ func (d *devices) bringUp(ctx context.Context, driver cudaipc.Driver, info cudai
 		_ = thread.Close()
 	}
 	return thread, events, err
+}
+
+// shutDown undoes bringUp of a device that was not served yet.
+func (d *devices) shutDown(g *device, why error) {
+	d.mu.Lock()
+	thread, events := g.thread, g.events
+	g.thread, g.events, g.verdict = nil, nil, verdictOn(why)
+	d.mu.Unlock()
+	_ = events.Close()
+	_ = thread.Close()
 }
 
 // verdictOn says why bringing a device up failed.

@@ -53,6 +53,7 @@ func (b *Broker) deviceInfo(r *protocol.DeviceReply) {
 	switch {
 	case g != nil:
 		r.Status, r.DeviceID, r.SizeBytes, r.ArenaGeneration, r.Uuid = uint32(protocol.StatusOK), g.index, g.info.MemoryBytes, b.deviceLife(), g.info.UUID
+	case b.devices.named(r.Index, &r.Uuid): // not there now, but others may follow
 	case len(b.devices.all()) == 0:
 		r.Status = uint32(protocol.StatusNotSupported) // `callboard info` says why
 	}

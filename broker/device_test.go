@@ -44,6 +44,8 @@ func TestRequestsForDevicesOfABrokerWithoutAny(t *testing.T) {
 	p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpArenaClosed, Value: 7}, nil)
 	_, text = p.do(protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpMirror, Handle: 9, Ordinal: 1, Value: 1}, nil)
 	require.NotEmpty(t, text)
+	_, text = p.do(protocol.StatusInvalidArgument, protocol.SubmissionEntry{Opcode: protocol.OpMirror, Handle: 9, Ordinal: 1, Flags: 2}, nil)
+	require.Contains(t, string(text), "flags are 0x2")
 
 	// An event is of device memory: a group on the host has none.
 	done, _ := p.do(protocol.StatusOK, protocol.SubmissionEntry{Opcode: protocol.OpMap, Handle: q, Ordinal: 1}, mapArguments("x", float32s))

@@ -25,8 +25,10 @@ type devices struct {
 	mu      sync.Mutex
 	driver  string
 	verdict cudaipc.Verdict // of the last probe as a whole
+	first   []*device       // up before the stage's memory is there: they have no index yet
 	known   []*device       // that the operator named, or else that the driver has
-	serving []*device       // those of them that are served, by the broker's index
+	serving []*device       // those of them that are served, by the broker's index; nil: that device is not, now
+	numbers []cudaipc.UUID  // which device has the index, for the stage's life (device_numbers.go)
 	places  []*arena        // where addresses lead to
 }
 
@@ -34,7 +36,7 @@ type devices struct {
 type device struct {
 	name   string // as the operator named it; "": he did not
 	info   cudaipc.DeviceInfo
-	index  uint32          // the broker's: how many were served before it
+	index  uint32          // the broker's, for the stage's life
 	thread *cudaipc.Thread // nil: it is not served
 	events *cudaipc.Events
 	lanes  *lanes
@@ -96,21 +98,30 @@ func (d *devices) served(index uint32) *device {
 func (d *devices) all() []*device {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.serving)
+	return slices.DeleteFunc(slices.Clone(d.serving), func(g *device) bool { return g == nil })
+}
+
+// up are the devices that were brought up, served or not yet.
+func (d *devices) up() []*device {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(d.known), func(g *device) bool { return g.thread == nil })
 }
 
 // serveDevice gives a device that was brought up its index, and what the store needs of it.
-func (b *Broker) serveDevice(g *device) {
+func (b *Broker) serveDevice(g *device) error {
 	b.devices.mu.Lock()
 	defer b.devices.mu.Unlock()
-	g.index, g.verdict = uint32(len(b.devices.serving)), cudaipc.Verdict{Answer: cudaipc.Yes}
-	g.lanes = &lanes{device: g, fail: b.copyFailure}
-	g.store = &snapshot.Device{Index: g.index, LimitBytes: b.config.GPU.MemoryBytes, Zero: g.zero,
-		Copy: func(copies []snapshot.DeviceCopy) error { return b.copyAll(g, copies) }}
-	if g.store.LimitBytes == 0 {
-		g.store.LimitBytes = g.info.MemoryBytes
+	index, err := b.devices.numberOf(b.generation, g.info.UUID)
+	if err != nil {
+		return err
 	}
-	b.devices.serving = append(b.devices.serving, g)
+	g.index, g.verdict = index, cudaipc.Verdict{Answer: cudaipc.Yes}
+	g.lanes = &lanes{device: g, fail: b.copyFailure}
+	g.store = &snapshot.Device{Index: g.index, LimitBytes: b.config.GPU.limitOf(g), Zero: g.zero,
+		Copy: func(copies []snapshot.DeviceCopy) error { return b.copyAll(g, copies) }}
+	b.devices.serving[index] = g
+	return nil
 }
 
 // storeDevices are the devices that the store begins with.

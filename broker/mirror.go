@@ -13,6 +13,9 @@ func (b *Broker) mirror(c *client, e *protocol.SubmissionEntry) (out outcome, jo
 	if err != nil {
 		return out, nil, err
 	}
+	if e.Flags != 0 {
+		return out, nil, protocol.Errorf(protocol.StatusInvalidArgument, "flags are %#x: a mirror has none", e.Flags)
+	}
 	if e.Handle > uint64(protocol.NoColumn) || e.Value > uint64(protocol.NoColumn) {
 		return out, nil, protocol.Errorf(protocol.StatusNotFound, "there is no column %d, or no device number %d", e.Handle, e.Value)
 	}

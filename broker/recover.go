@@ -114,6 +114,13 @@ func (b *Broker) recover() error {
 	if err := b.findChannels(names); err != nil {
 		return err
 	}
+	numbers, err := readNumbers(b.generation.Path)
+	if err != nil {
+		return err
+	}
+	if err := b.numberDevices(numbers); err != nil {
+		return err
+	}
 	b.prepareMemory()
 	b.memory.Grow = b.growNow // the epoch that shows what is lost needs memory at once
 	if b.recovered, err = snapshot.Recover(b.storeConfig(), b.directoryMap.Bytes(), b.memory, segments); err != nil {

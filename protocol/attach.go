@@ -237,7 +237,8 @@ const (
 	DeviceArena = 1
 	// DeviceEvent: an interprocess event.
 	DeviceEvent = 2
-	// DeviceInfo: a device itself; the reply has no handle.
+	// DeviceInfo: a device itself; the reply has no handle. Of a device that has the number and is not served now the
+	// status is NOT_FOUND and uuid names it: others may follow. Behind the last one uuid is zero.
 	DeviceInfo = 3
 )
 

@@ -121,6 +121,25 @@ func (g Generation) Objects() ([]string, error) {
 	return names, err
 }
 
+// Replace writes a small file of the generation, which is there as a whole or as it was before. When somebody removed the
+// directory it is made again (field report A1).
+func (g Generation) Replace(name string, data []byte) error {
+	draft := filepath.Join(g.Path, unfinished+name)
+	err := os.WriteFile(draft, data, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = MakeDir(g.Path); err == nil {
+			err = os.WriteFile(draft, data, 0o600)
+		}
+	}
+	if err == nil {
+		err = os.Rename(draft, filepath.Join(g.Path, name))
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s of generation %s: %w", name, g.Path, errors.Join(err, os.RemoveAll(draft)))
+	}
+	return nil
+}
+
 // RemoveGeneration removes a generation and all its objects. Mappings of living clients
 // stay valid. One that is gone, wholly or in part, is no error. Empty directories above
 // are LeaveDir's matter.

@@ -110,12 +110,6 @@ func (s *Store) device(what string, kind, id uint32) (*Device, error) {
 		return nil, nil
 	case kind != tensor.DeviceCUDA:
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "%s is %s: expected cpu (DLPack device 1, 0) or a CUDA device (2)", what, tensor.Device{Type: kind, ID: id})
-	case len(s.config.Devices) == 0:
-		why := s.config.NoDevice
-		if why == "" {
-			why = "it was started without any"
-		}
-		return nil, protocol.Errorf(protocol.StatusNotSupported, "%s is %s: this broker serves host memory only: %s", what, tensor.Device{Type: kind, ID: id}, why)
 	}
 	known := ""
 	for _, d := range s.config.Devices {
@@ -123,6 +117,18 @@ func (s *Store) device(what string, kind, id uint32) (*Device, error) {
 			return d, nil
 		}
 		known += ", " + d.String()
+	}
+	if s.config.Absent != nil {
+		if text := s.config.Absent(id); text != "" {
+			return nil, protocol.Errorf(protocol.StatusNotSupported, "%s is %s: %s", what, tensor.Device{Type: kind, ID: id}, text)
+		}
+	}
+	if len(s.config.Devices) == 0 {
+		why := s.config.NoDevice
+		if why == "" {
+			why = "it was started without any"
+		}
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "%s is %s: this broker serves host memory only: %s", what, tensor.Device{Type: kind, ID: id}, why)
 	}
 	return nil, protocol.Errorf(protocol.StatusInvalidArgument, "%s is %s, which does not exist: this broker serves %s", what, tensor.Device{Type: kind, ID: id}, known[2:])
 }

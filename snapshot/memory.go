@@ -141,7 +141,11 @@ func (m *Memory) Alloc(a *Arena, size uint64) (*Block, error) {
 				if failed.Status == protocol.StatusOutOfMemory && m.relieve(sp, need) {
 					continue
 				}
-				return nil, protocol.Errorf(failed.Status, "%s needs %d bytes: %s%s", a.Label, size, failed.Text, m.holders(sp))
+				who := "" // of use only where others could give memory back
+				if failed.Status == protocol.StatusOutOfMemory {
+					who = m.holders(sp)
+				}
+				return nil, protocol.Errorf(failed.Status, "no %d bytes for %s: %s%s", size, a.Label, failed.Text, who)
 			}
 		}
 		if sp.totalBytes+need > sp.LimitBytes {
@@ -157,8 +161,8 @@ func (m *Memory) Alloc(a *Arena, size uint64) (*Block, error) {
 				continue
 			}
 			return nil, protocol.Errorf(protocol.StatusOutOfMemory,
-				"%s needs %d bytes in one piece; the largest that is free there has %d, and segments take %d of the limit of %d bytes already, so that none of %d fits%s",
-				a.Label, size, a.pool.Stats().LargestFree, sp.totalBytes, sp.LimitBytes, need, m.holders(sp))
+				"no %d bytes in one piece for %s: the largest that is free there has %d, and segments take %d of the limit of %d bytes already, so that none of %d fits%s",
+				size, a.Label, a.pool.Stats().LargestFree, sp.totalBytes, sp.LimitBytes, need, m.holders(sp))
 		}
 		sp.totalBytes += need
 		a.growing = true

@@ -41,6 +41,9 @@ type Config struct {
 	// Devices are those that the broker serves, NoDevice why there are none.
 	Devices  []*Device
 	NoDevice string
+	// Absent says of a device that has the number, and is not served now, which one it is and why; "" of a number that
+	// no device has. nil: all that have one are served.
+	Absent func(index uint32) string
 	// OnSeal is told of every epoch that was published, in the loop. Its argument is
 	// valid during the call.
 	OnSeal func(*Sealed)

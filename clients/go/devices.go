@@ -61,7 +61,8 @@ type place struct {
 	generation uint64
 }
 
-// uuid asks which device the broker means by a number, once.
+// uuid asks which device the broker means by a number, once; one that it does not serve now each time anew, since being
+// asked is what makes it try.
 func (c *client) uuid(index uint32) (cudaipc.UUID, error) {
 	d := &c.devices
 	d.mutex.Lock()
@@ -71,6 +72,9 @@ func (c *client) uuid(index uint32) (cudaipc.UUID, error) {
 		return uuid, nil
 	}
 	reply, err := c.askDevice(protocol.DeviceInfo, index, 0)
+	if errors.Is(err, ErrNotFound) && reply.Uuid != (cudaipc.UUID{}) {
+		return reply.Uuid, nil // the broker says why it does not serve it now, when something is to be done there
+	}
 	if err != nil {
 		return uuid, err
 	}

@@ -206,5 +206,5 @@ func TestLostContextHoldsUpNoSeal(t *testing.T) {
 	p.do(order{Do: "seal", Ordinal: 3})
 	require.Equal(t, []int{7, 8}, r.do(order{Do: "read", Name: "host", Prims: []int{1, 2}}).Rows)
 	require.Equal(t, []int{2}, r.do(order{Do: "read", Name: "pose", Prims: []int{1, 2}}).Rows)
-	p.refused(order{Do: "map", Name: "pose", Prims: []int{1}, Bytes: large, Ordinal: 4}, "INTERNAL", "CUDA_ERROR_LAUNCH_FAILED", "start the broker anew")
+	p.refused(order{Do: "map", Name: "pose", Prims: []int{1}, Bytes: large, Ordinal: 4}, "OP_FAILED", "CUDA_ERROR_LAUNCH_FAILED", "start the broker anew")
 }

@@ -12,6 +12,7 @@ import (
 
 	"callboard/control"
 	"callboard/integration/harness"
+	"callboard/protocol"
 )
 
 // Behaviour 306: a device that was not to be had when the broker started is tried again when a client asks for one.
@@ -92,4 +93,49 @@ func TestDoctorSaysWhyADeviceIsNotServed(t *testing.T) {
 			require.Contains(t, text, "emulated, CUDA", c.setting)
 		}
 	}
+}
+
+// Rule B3: attributes remember their device by its number, which is the same device's for the stage's life, whatever the
+// next broker serves of them. What lies on one that is not served now is refused by name.
+func TestDevicesKeepTheirNumbersFromBrokerToBroker(t *testing.T) {
+	needsEmulation(t)
+	m := startWith(t, []string{"CUDAEMU_DEVICES=2"}, nil, "--gpu", "required")
+	p := m.client("producer")
+	ordinal := 0
+	cycle := func(name, device string) order {
+		ordinal++
+		return order{Do: "cycle", Name: name, Prims: prims(2), Bytes: rowBytes, Device: device, Ordinal: uint64(ordinal), Value: ordinal, Count: 1, Sync: "stream"}
+	}
+	p.do(cycle("d0", "cuda:0"))
+	p.do(cycle("d1", "cuda:1"))
+
+	m.Kill9()
+	m.Restart("--gpu", "required,1")
+	eventually(t, func() bool { return p.try(cycle("d1", "")).Error == "" }, "device 1 is served")
+	require.Equal(t, "cuda:1", p.do(order{Do: "read", Name: "d1", Prims: prims(2)}).Device)
+	require.EqualValues(t, 1, m.gpu().ID)
+	for _, device := range []string{"", "cuda:0"} {
+		p.refused(cycle("d0", device), "NOT_SUPPORTED", "device 0, GPU-", "is not served now: ")
+	}
+	w := m.attach()
+	reply := w.ask(protocol.DeviceInfo, 0, 0)
+	require.Equal(t, protocol.StatusNotFound, protocol.Status(reply.Status))
+	require.NotZero(t, reply.Uuid, "which it is")
+	one := w.ask(protocol.DeviceInfo, 1, 0)
+	require.Equal(t, protocol.StatusOK, protocol.Status(one.Status))
+	end := w.ask(protocol.DeviceInfo, 2, 0)
+	require.Equal(t, protocol.StatusNotFound, protocol.Status(end.Status))
+	require.Zero(t, end.Uuid)
+	w.leave()
+
+	m.Restart("--takeover", "--gpu", "required,1,0")
+	for _, device := range []string{"cuda:0", "cuda:1"} {
+		name := "d" + device[5:]
+		eventually(t, func() bool { return p.try(cycle(name, device)).Error == "" }, "all are served")
+		require.Equal(t, device, p.do(order{Do: "read", Name: name, Prims: prims(2)}).Device)
+	}
+	w = m.attach()
+	require.Equal(t, reply.Uuid, w.ask(protocol.DeviceInfo, 0, 0).Uuid)
+	require.Equal(t, one.Uuid, w.ask(protocol.DeviceInfo, 1, 0).Uuid)
+	w.leave()
 }

@@ -300,8 +300,9 @@ typedef struct cbd_device_info {
     uint64_t memory_bytes; /* of the whole device */
 } cbd_device_info;
 
-/* The broker's GPU number `index`, from 0; END behind the last one, and at once of a broker that has none. Asks the
- * broker the first time. */
+/* The index-th GPU that the broker serves, from 0, whose number may be higher: one that is not served now keeps its
+ * number. END behind the last one, and at once of a broker that has none. Asks the broker the first time, and where there
+ * is none every 3 s at most: it may have one by now. */
 CBD_API cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info, cbd_error *error);
 
 /* 1 when the session still runs, as far as is known without asking. After 0 sealed data can

@@ -215,7 +215,9 @@ extern "C" {
 #define CBD_DEVICE_ARENA 1u
 /* CBD_DEVICE_EVENT: an interprocess event. */
 #define CBD_DEVICE_EVENT 2u
-/* CBD_DEVICE_INFO: a device itself; the reply has no handle. */
+/* CBD_DEVICE_INFO: a device itself; the reply has no handle. Of a device that has the number
+ * and is not served now the status is NOT_FOUND and uuid names it: others may follow. Behind
+ * the last one uuid is zero. */
 #define CBD_DEVICE_INFO 3u
 
 /* CBD_CHANNEL_CONTROL_OFFSET is where cbd_abi_channel_control lies in a channel. */

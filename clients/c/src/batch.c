@@ -43,7 +43,7 @@ static cbd_status check_all(cbd_stage *stage, cbd_query *query, const cbd_write_
                                    w->name, k, i);
         if (status == CBD_STATUS_OK && w->tensor != NULL && cbdi_on_device(w->tensor))
             status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                               "attribute \"%.200s\": a tensor on a GPU is written alone, by cbd_write_attribute: a seal shows several together",
+                               "attribute \"%.200s\": a tensor on a GPU is written alone, with write_attribute: a seal shows several together",
                                w->name);
         if (status == CBD_STATUS_OK) {
             status = cbdi_check_write(stage, w, error);

@@ -132,6 +132,7 @@ void cbdi_segments_unmap(cbd_stage *stage);
 struct device {
     uint8_t uuid[16];
     uint64_t bytes;
+    bool absent; /* it has the number, and is not served now */
 };
 
 /* An event of the broker's that is open here. */
@@ -146,6 +147,9 @@ struct lease {
 const struct cbdi_cuda *cbdi_cuda(void);
 /* The NOT_SUPPORTED that says so. */
 cbd_status cbdi_cuda_needed(const char *what, cbd_error *error);
+
+/* BROKER_RESTARTED: the bytes lie in an arena of a broker that is gone (B3), and a driver may still show some. */
+cbd_status cbdi_device_not_void(cbd_stage *stage, const void *data, cbd_error *error);
 
 /* From a device of the caller's to the broker's number: 0 for the host, else 1 + its index. INVALID_ARGUMENT: none that there
  * is; NOT_SUPPORTED: a GPU that the broker does not serve. No lock may be held. */
@@ -649,7 +653,7 @@ struct cbd_stage {
     pthread_mutex_t cache_lock;
     struct device *devices; /* the broker's, as it told them in devices_life */
     uint32_t device_count;
-    uint64_t devices_life;
+    uint64_t devices_life, devices_asked_ns;
     struct lease *leases;
     struct segment **segments; /* by id - 1 */
     uint64_t segments_room;

@@ -19,6 +19,7 @@
 
 #define LEAVE_NS UINT64_C(2000000000) /* what closing a stage waits at most until the broker has heard of its arenas */
 #define DEVICES_MAX 64
+#define ASK_AGAIN_NS UINT64_C(3000000000) /* the broker looks for what was not there no more often (behaviour 306) */
 
 static _Atomic(const struct cbdi_cuda *) offered;
 
@@ -62,11 +63,12 @@ static cbd_status request(cbd_stage *stage, uint32_t sort, uint32_t index, uint6
     return CBD_STATUS_OK;
 }
 
-/* Learns the broker's devices, again after a restart. With cache_lock held. */
-static cbd_status learn(cbd_stage *stage, cbd_error *error)
+/* Learns the broker's devices, again after a restart, and, where something is missing in what is known, after a while:
+ * being asked for it is what makes the broker look for one. With cache_lock held. */
+static cbd_status learn(cbd_stage *stage, bool missing, cbd_error *error)
 {
     uint64_t life = atomic_load(&stage->ring.life);
-    if (stage->devices_life == life)
+    if (stage->devices_life == life && !(missing && cbdi_now_ns() - stage->devices_asked_ns >= ASK_AGAIN_NS))
         return CBD_STATUS_OK;
     struct device found[DEVICES_MAX];
     uint32_t count = 0;
@@ -75,15 +77,16 @@ static cbd_status learn(cbd_stage *stage, cbd_error *error)
         cbd_status status = request(stage, CBD_DEVICE_INFO, count, 0, &reply, error);
         if (status != CBD_STATUS_OK)
             return status;
-        if (reply.status == CBD_STATUS_NOT_FOUND || reply.status == CBD_STATUS_NOT_SUPPORTED)
+        found[count].absent = reply.status == CBD_STATUS_NOT_FOUND && memcmp(reply.uuid, (uint8_t[16]){0}, sizeof reply.uuid) != 0;
+        if ((reply.status == CBD_STATUS_NOT_FOUND && !found[count].absent) || reply.status == CBD_STATUS_NOT_SUPPORTED)
             break; /* the last one was before; or it has none */
-        if (reply.status != CBD_STATUS_OK)
+        if (reply.status != CBD_STATUS_OK && !found[count].absent)
             return cbdi_fail(error, reply.status, "the broker does not tell of its GPU %u: %s", count, cbd_status_text(reply.status));
         found[count].bytes = reply.size_bytes;
         memcpy(found[count].uuid, reply.uuid, sizeof found[count].uuid);
     }
     if (life != atomic_load(&stage->ring.life))
-        return learn(stage, error);
+        return learn(stage, missing, error);
     struct device *devices = malloc((count + 1) * sizeof *devices);
     if (devices == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %u devices", count);
@@ -92,6 +95,7 @@ static cbd_status learn(cbd_stage *stage, cbd_error *error)
     stage->devices = devices;
     stage->device_count = count;
     stage->devices_life = life;
+    stage->devices_asked_ns = cbdi_now_ns();
     return CBD_STATUS_OK;
 }
 
@@ -106,7 +110,11 @@ static bool counts(cbd_error *error)
 /* The ordinal of the broker's device; what it is called where this process does not count. With cache_lock held. */
 static cbd_status ordinal_of(cbd_stage *stage, uint32_t index, uint32_t *ordinal, cbd_error *error)
 {
-    cbd_status status = learn(stage, error);
+    cbd_status status = learn(stage, false, error);
+    if (status == CBD_STATUS_OK && index >= stage->device_count) {
+        stage->devices_life = 0; /* it came up since */
+        status = learn(stage, false, error);
+    }
     if (status == CBD_STATUS_OK && index >= stage->device_count)
         status = cbdi_fail(error, CBD_STATUS_INTERNAL, "the broker names its GPU %u, it has %u", index, stage->device_count);
     return status == CBD_STATUS_OK ? cbdi_cuda()->ordinal_of(stage->devices[index].uuid, ordinal, error) : status;
@@ -150,15 +158,16 @@ static cbd_status index_of(cbd_stage *stage, const char *what, uint32_t device_i
     char text[48];
     bool own = counts(NULL);
     cbd_status status = own ? cbdi_cuda()->uuid_of(device_id, uuid, error) : CBD_STATUS_OK;
-    if (status == CBD_STATUS_OK)
-        status = learn(stage, error);
+    for (int turn = 0; status == CBD_STATUS_OK && turn < 2; turn++) {
+        status = learn(stage, turn > 0, error);
+        for (uint32_t i = 0; status == CBD_STATUS_OK && i < stage->device_count; i++)
+            if ((own ? memcmp(uuid, stage->devices[i].uuid, sizeof uuid) == 0 : i == device_id) && (turn > 0 || !stage->devices[i].absent)) {
+                *index = i; /* of one that is absent the broker says why */
+                return CBD_STATUS_OK;
+            }
+    }
     if (status != CBD_STATUS_OK)
         return status;
-    for (uint32_t i = 0; i < stage->device_count; i++)
-        if (own ? memcmp(uuid, stage->devices[i].uuid, sizeof uuid) == 0 : i == device_id) {
-            *index = i;
-            return CBD_STATUS_OK;
-        }
     if (stage->device_count == 0)
         return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
                          "%s names GPU %u, and this broker serves no GPU: start it with --gpu, and ask `callboard doctor` why there is none",
@@ -205,15 +214,23 @@ cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info
     if (status != CBD_STATUS_OK)
         return status;
     pthread_mutex_lock(&stage->cache_lock);
-    status = learn(stage, error);
-    if (status == CBD_STATUS_OK && index >= stage->device_count)
-        status = cbdi_fail(error, CBD_STATUS_END, "this broker serves %u GPUs", stage->device_count);
+    uint32_t at = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        uint32_t before = index;
+        status = learn(stage, turn > 0, error);
+        for (at = 0; status == CBD_STATUS_OK && at < stage->device_count && (stage->devices[at].absent || before-- > 0); at++)
+            continue;
+        if (status != CBD_STATUS_OK || at < stage->device_count)
+            break;
+    }
+    if (status == CBD_STATUS_OK && at >= stage->device_count)
+        status = cbdi_fail(error, CBD_STATUS_END, "this broker serves no more than %u GPUs", index);
     if (status == CBD_STATUS_OK) {
         uint32_t device_type;
-        info->index = index;
-        info->memory_bytes = stage->devices[index].bytes;
-        memcpy(info->uuid, stage->devices[index].uuid, sizeof info->uuid);
-        cbdi_device_out(stage, index + 1, &device_type, &info->device_id);
+        info->index = at;
+        info->memory_bytes = stage->devices[at].bytes;
+        memcpy(info->uuid, stage->devices[at].uuid, sizeof info->uuid);
+        cbdi_device_out(stage, at + 1, &device_type, &info->device_id);
     }
     pthread_mutex_unlock(&stage->cache_lock);
     cbdi_leave(stage);
@@ -333,6 +350,20 @@ cbd_status cbdi_device_block(cbd_stage *stage, const char *what, const cbd_abi_b
                          (unsigned long long)(*where)->size_bytes);
     *bytes = (*where)->base + block->offset_bytes;
     return CBD_STATUS_OK;
+}
+
+cbd_status cbdi_device_not_void(cbd_stage *stage, const void *data, cbd_error *error)
+{
+    cbd_status status = CBD_STATUS_OK;
+    pthread_mutex_lock(&stage->cache_lock);
+    for (uint64_t i = 0; i < stage->segments_room && status == CBD_STATUS_OK; i++) {
+        const struct segment *segment = stage->segments[i];
+        if (segment != NULL && segment->import != NULL && segment->life != atomic_load(&stage->ring.life) &&
+            (uintptr_t)data - (uintptr_t)segment->base < segment->size_bytes)
+            status = of_before("the tensor", error);
+    }
+    pthread_mutex_unlock(&stage->cache_lock);
+    return status;
 }
 
 static void close_arena(cbd_stage *stage, struct segment *segment)

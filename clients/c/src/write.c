@@ -179,6 +179,8 @@ cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
         status = cbdi_device_named(stage, "device_type and device_id", &w->device_type, &w->device_id, error);
     if (status == CBD_STATUS_OK && cbdi_on_device(w->tensor))
         status = cbdi_device_in(stage, "the tensor", CBD_DEVICE_CUDA, w->tensor->device_id, &w->number, error);
+    if (status == CBD_STATUS_OK && w->number != 0)
+        status = cbdi_device_not_void(stage, w->tensor->data, error);
     if (status != CBD_STATUS_OK)
         return status;
     if (o->is_array && cbdi_on_device(w->tensor))

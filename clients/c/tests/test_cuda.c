@@ -32,6 +32,7 @@ static cbd_query *query;
 static uint32_t arenas[2], events[1], made_arenas, made_events; /* numbers of the exporter */
 static uint8_t arena_handles[2][64], event_handle[64], uuids[2][16];
 static uint32_t served = 2;  /* GPUs of the broker */
+static uint32_t hole = UINT32_MAX; /* the one of them that it does not serve now */
 static uint64_t life = LIFE; /* of the broker */
 
 #define SAYS(part)                                                                                     \
@@ -123,6 +124,8 @@ static void on_device(struct fake *f, const cbd_abi_device_request *request, cbd
         reply->device_id = request->index;
         reply->size_bytes = (uint64_t)8 << 30;
         memcpy(reply->uuid, uuids[request->index], 16);
+        if (request->index == hole)
+            reply->status = CBD_STATUS_NOT_FOUND;
     } else if (request->sort == CBD_DEVICE_ARENA && (request->segment == ARENA_0 || request->segment == ARENA_1)) {
         uint32_t device = request->segment == ARENA_1;
         if (arenas[device] == 0) {
@@ -442,8 +445,36 @@ static void numbers_are_those_of_the_process(void)
     CHECK_STATUS(cbd_device_at(stage, 0, &(cbd_device_info){0}, &error), CBD_STATUS_END);
     CHECK_STATUS(cbd_declare(stage, "y", &schema, 0, 0, NULL, &error), CBD_STATUS_NOT_SUPPORTED);
     SAYS("this broker serves no GPU");
+    served = 2; /* behaviour 306: whoever asked before sees them as well, after a while */
+    cbd_status status;
+    for (uint32_t limit = 60000; (status = cbd_declare(stage, "y", &schema, 0, 0, NULL, &error)) == CBD_STATUS_NOT_SUPPORTED && limit > 0; limit--)
+        usleep(1000);
+    CHECK_STATUS(status, CBD_STATUS_OK);
+    CHECK_STATUS(cbd_device_at(stage, 1, &info, &error), CBD_STATUS_OK);
     end();
-    served = 2;
+}
+
+/* A device that is not served now keeps its number: the others are found behind it, and of it the broker says why. */
+static void a_device_that_is_not_served_keeps_its_number(void)
+{
+    cbd_device_info info;
+    cbd_op *op;
+    cbd_abi_declare_arguments declared;
+    hole = 0;
+    begin();
+    CHECK_STATUS(cbd_device_at(stage, 0, &info, &error), CBD_STATUS_OK);
+    CHECK(info.index == 1 && info.device_id == 0 && memcmp(info.uuid, uuids[1], 16) == 0);
+    CHECK_STATUS(cbd_device_at(stage, 1, &info, &error), CBD_STATUS_END);
+    for (uint32_t ordinal = 0; ordinal < 2; ordinal++) {
+        cbd_schema schema = {.kind = CBD_KIND_FIXED, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .device_type = CBD_DEVICE_CUDA, .device_id = ordinal};
+        CHECK_STATUS(cbd_declare(stage, "y", &schema, 0, 0, &op, &error), CBD_STATUS_OK);
+        CHECK_STATUS(cbd_op_wait(op, UINT64_MAX, NULL, &error), CBD_STATUS_OK);
+        cbd_op_release(op);
+        memcpy(&declared, sent.arguments[CBD_OP_DECLARE], sizeof declared);
+        CHECK(declared.schema.device_id == 1 - ordinal);
+    }
+    end();
+    hole = UINT32_MAX;
 }
 
 /* Rules C1, C2: in place, opened once; DLPack; the caller's context stays. */
@@ -892,6 +923,11 @@ static void a_restart_makes_imports_void(void)
     const cbd_cuda_sync legacy = {.stream = 1};
     CHECK_STATUS(cbd_unmap_attribute_after(session, 0, &legacy, NULL, &error), CBD_STATUS_BROKER_RESTARTED);
     cbd_session_release(session);
+    int64_t shape[] = {2, 3};
+    cbd_tensor of_before = {.data = (void *)(uintptr_t)group->data, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .ndim = 2, .shape = shape,
+                            .device_type = CBD_DEVICE_CUDA, .device_id = group->device_id};
+    CHECK_STATUS(cbd_publish(stage, "z", &of_before, CBD_SEMANTIC_NONE, NULL, &error), CBD_STATUS_BROKER_RESTARTED);
+    SAYS("the tensor lay in device memory of the time before");
     cbd_release_group(group);
     cbd_epoch(stage);
     CHECK(counted(IMPORTS) == 0 && count_of(CBD_OP_ARENA_CLOSED) == 0);
@@ -1198,6 +1234,7 @@ int main(int argc, char **argv)
     RUN(a_driver_that_is_not_there_is_looked_for_again);
     RUN(streams_and_copies_of_our_own);
     RUN(numbers_are_those_of_the_process);
+    RUN(a_device_that_is_not_served_keeps_its_number);
     RUN(a_group_on_a_gpu_is_read_in_place);
     RUN(a_mirror_is_asked_for_once);
     RUN(a_retired_arena_is_closed);

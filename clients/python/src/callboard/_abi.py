@@ -199,7 +199,9 @@ LANGUAGE_PYTHON: Final = 3
 DEVICE_ARENA: Final = 1
 # DEVICE_EVENT: an interprocess event.
 DEVICE_EVENT: Final = 2
-# DEVICE_INFO: a device itself; the reply has no handle.
+# DEVICE_INFO: a device itself; the reply has no handle. Of a device that has the number
+# and is not served now the status is NOT_FOUND and uuid names it: others may follow.
+# Behind the last one uuid is zero.
 DEVICE_INFO: Final = 3
 
 # CHANNEL_CONTROL_OFFSET is where ChannelControl lies in a channel.
