@@ -126,7 +126,7 @@ func gpuBroker(t *testing.T) (*fakeBroker, *fakeDriver) {
 		switch ask.Sort {
 		case protocol.DeviceInfo:
 			if ask.Index >= uint32(len(uuids)) {
-				reply.Status = uint32(protocol.StatusNotFound)
+				reply.Status, reply.Uuid = uint32(protocol.StatusNotFound), cudaipc.UUID{} // with one it would be a device that is away
 				break
 			}
 			reply.DeviceID, reply.Uuid = ask.Index, uuids[ask.Index]
