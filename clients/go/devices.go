@@ -122,6 +122,9 @@ func (c *client) local(number uint32) (Device, error) {
 	return Device{Type: tensor.DeviceCUDA, ID: g.ordinal}, nil
 }
 
+// devicesMax bounds how many devices a broker is believed to have: as many as event indices can name.
+const devicesMax = 256
+
 // ofBroker is a device of this process by the broker's number. Without a driver here the
 // number is the broker's own.
 func (c *client) ofBroker(given Device) (Device, error) {
@@ -158,6 +161,9 @@ func (c *client) ofBroker(given Device) (Device, error) {
 		return given, cudaError(err)
 	}
 	for index := uint32(0); ; index++ {
+		if index == devicesMax {
+			return given, none(fail(protocol.StatusNotFound, "the broker tells of %d devices and of no end of them", index))
+		}
 		uuid, err := c.uuid(index)
 		switch {
 		case errors.Is(err, ErrNotSupported):

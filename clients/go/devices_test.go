@@ -244,6 +244,22 @@ func TestWhoseMemoryATensorIs(t *testing.T) {
 	}
 }
 
+// A broker that tells of devices without end is not believed (rule R5).
+func TestDevicesWithoutEnd(t *testing.T) {
+	b, _ := gpuBroker(t)
+	b.mutex.Lock()
+	b.answer = func(conn *shm.Conn, msg []byte) {
+		if ask, ok := decode[protocol.DeviceRequest](msg); ok && ask.Header.Type == protocol.MessageDeviceRequest {
+			_ = conn.Send(bytesOf(&protocol.DeviceReply{Header: messageHeader[protocol.DeviceReply](protocol.MessageDeviceReply), Status: uint32(protocol.StatusNotFound),
+				Sort: ask.Sort, Index: ask.Index, ArenaGeneration: 5, Uuid: cudaipc.UUID{9}}))
+		}
+	}
+	b.mutex.Unlock()
+	_, err := b.attach().client.ofBroker(CUDA(0))
+	require.ErrorIs(t, err, ErrNotSupported)
+	require.ErrorContains(t, err, "the broker tells of 256 devices and of no end of them")
+}
+
 // A driver that does not load is asked for again (behaviour 306); without one a device's number is the broker's.
 func TestADriverThatDoesNotLoadIsNotRemembered(t *testing.T) {
 	b, d := gpuBroker(t)
