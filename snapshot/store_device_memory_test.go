@@ -103,7 +103,7 @@ func TestAnArenaThatCannotBeMade(t *testing.T) {
 	f.refuse = protocol.Errorf(protocol.StatusOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY (2)")
 	text := requireStatus(t, protocol.StatusOutOfMemory, f.largeOn("a", 1, mib, 1)).Text
 	require.Contains(t, text, "CUDA_ERROR_OUT_OF_MEMORY (2)")
-	require.Contains(t, text, "on cuda:1 needs")
+	require.Contains(t, text, "no 1048576 bytes for the stage's versions on cuda:1: ")
 	f.refuse = nil
 	require.NoError(t, f.largeOn("a", 1, mib, 1))
 	f.checkBooks()
