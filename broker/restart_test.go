@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"callboard/control"
+	"callboard/control/natstest"
 	"callboard/protocol"
 	"callboard/ring"
 	"callboard/shm"
@@ -467,11 +468,7 @@ func TestTwoStartsOverOneDeadGeneration(t *testing.T) {
 // What observers hear of a restart: the next life of the broker, what it recovered or could
 // not, who came back, and commits that go on from the epoch of before.
 func TestRestartIsAnnounced(t *testing.T) {
-	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, Username: "u", Password: "p", NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	go bus.Start()
-	defer bus.Shutdown()
-	require.True(t, bus.ReadyForConnections(patience))
+	bus := natstest.Serve(t, &server.Options{Username: "u", Password: "p"})
 	url := strings.Replace(bus.ClientURL(), "nats://", "nats://u:p@", 1)
 	observer, err := nats.Connect(url)
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"callboard/control"
+	"callboard/control/natstest"
 	"callboard/cudaipc"
 	"callboard/integration/cudaemu"
 	"callboard/integration/harness"
@@ -123,11 +124,7 @@ func (m *machine) nats() (*nats.Conn, control.Subjects) {
 // serveNATS runs a NATS server that outlives brokers, and gives its URL.
 func serveNATS(t *testing.T) string {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: "all", Password: "p", NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(patience))
+	s := natstest.Serve(t, &server.Options{Username: "all", Password: "p"})
 	return "nats://all:p@" + s.Addr().String()
 }
 
