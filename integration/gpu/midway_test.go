@@ -67,7 +67,7 @@ func TestAReaderIsKilledWhileItOpens(t *testing.T) {
 	}
 	victim.tell(order{Do: "read", Name: "x", Prims: prims(4)})
 	eventually(t, func() bool { return opening() == 1 }, "the reader got no handle")
-	require.Zero(t, m.held(victim.cmd.Process.Pid).Imports, "it is still opening")
+	require.Zero(t, m.held(victim.PID()).Imports, "it is still opening")
 	cycle(2)
 	victim.kill()
 	eventually(t, func() bool { return opening() == 0 && m.settled() && m.find("victim").Name == "" }, "the dead holds something")

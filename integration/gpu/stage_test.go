@@ -69,8 +69,8 @@ func (m *machine) finish() {
 	for _, p := range m.report() {
 		require.False(m.t, p.Alive, "process %d runs", p.PID)
 		for _, c := range m.clients {
-			if c.cmd.Process.Pid == p.PID && !c.killed {
-				require.Zero(m.t, p.Counts, "%s did not give everything back", c.name)
+			if c.PID() == p.PID && !c.killed {
+				require.Zero(m.t, p.Counts, "%s did not give everything back", c.Name)
 			}
 		}
 	}
