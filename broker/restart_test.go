@@ -344,6 +344,17 @@ func TestFailedStartKeepsTheGeneration(t *testing.T) {
 	require.EqualValues(t, 1, p.root().Epoch)
 }
 
+// askToLeave asks a broker for its stage; 0 is any generation.
+func askToLeave(t *testing.T, b *Broker, generation uint64) *shm.Conn {
+	t.Helper()
+	conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
+	require.NoError(t, err)
+	request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest), Generation: generation}
+	request.Header.SizeBytes = uint32(len(encode(&request)))
+	require.NoError(t, conn.Send(encode(&request)))
+	return conn
+}
+
 // S1: a broker that runs keeps others out, unless it is asked to leave; it removes
 // nothing then, and whoever asked goes on with its stage and its NATS port.
 func TestTakeover(t *testing.T) {
@@ -355,11 +366,7 @@ func TestTakeover(t *testing.T) {
 	require.ErrorContains(t, err, "running already")
 	require.ErrorContains(t, err, "--takeover")
 
-	conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
-	require.NoError(t, err)
-	request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest), Generation: 7}
-	request.Header.SizeBytes = uint32(len(encode(&request)))
-	require.NoError(t, conn.Send(encode(&request)))
+	conn := askToLeave(t, b, 7)
 	var buf [protocol.MessageBytesMax]byte
 	n, _, err := conn.RecvWithin(patience, buf[:])
 	require.NoError(t, err)
@@ -387,14 +394,6 @@ func TestTakeover(t *testing.T) {
 func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 	b := startBroker(t, nil)
 	p := attachPeer(t, b)
-	ask := func() *shm.Conn {
-		conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
-		require.NoError(t, err)
-		request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest)}
-		request.Header.SizeBytes = uint32(len(encode(&request)))
-		require.NoError(t, conn.Send(encode(&request)))
-		return conn
-	}
 	hold := func(asked ...func(*shm.Conn) error) { // as a broker that is stopped for a while
 		stands, held := make(chan struct{}), make(chan struct{})
 		release := sync.OnceFunc(func() { close(held) })
@@ -402,7 +401,7 @@ func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 		b.later(func() { close(stands); <-held })
 		<-stands // what is asked now comes after it
 		for _, then := range asked {
-			require.NoError(t, then(ask()))
+			require.NoError(t, then(askToLeave(t, b, 0)))
 		}
 		require.Eventually(t, func() bool {
 			b.mailbox.mu.Lock()
