@@ -14,9 +14,14 @@ BUILD  := build
 # Programs that start Python (the demo, the integration tests) take this one.
 export CALLBOARD_PYTHON := $(abspath $(PY))
 
-# Go of everything, and of what is worth the race detector's time: the models explore interleavings themselves.
+# How many targets run side by side where that is safe: most wait, for processes that they start, more than they compute.
+JOBS := $(shell nproc)
+
+# Go of everything, and of what is worth the race detector's time: the models explore interleavings themselves, and what
+# the others run is programs, which are built without it.
 GO_ALL  := ./...
-GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
+GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen -e /conformance -e /cclient -e /quickstart -e /cudaemu)
+GO_TEST  = $(GO) test -count=1 -p $$((2 * $(JOBS)))
 
 # With which driver the tests of device memory run: go test shows nothing of packages that pass.
 GPU_DRIVER = $(GO) test -count=1 -v -run 'TestDriver$$' ./integration/gpu ./cudaipc | sed -n 's/^driver of/test: &/p'
@@ -37,7 +42,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-rest test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	@$(C_CLIENT) all
@@ -47,26 +52,32 @@ build:
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench test-gorgonia
+test: test-go test-race
+	@$(MAKE) --no-print-directory --output-sync=recurse -j$(JOBS) test-rest
 	@cat docs/conformance.md
 	@echo
 	@$(PY) clients/python/frameworks/matrix.py
 
+# What shares no file while it runs. The output of each comes when it is over.
+test-rest: test-valgrind test-arm64 test-python test-c test-matrix test-bench test-gorgonia
+
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
 test-go: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go'
+	@$(C_CLIENT) -j$(JOBS) all live examples # which packages that run side by side would build
 	@$(GPU_DRIVER)
-	@$(GO) test -count=1 $(GO_ALL)
+	@$(GO_TEST) $(GO_ALL)
 
-# The short form: what takes long is the work and not the interleaving, and test-go does it in full.
+# The short form: what takes long is the work and not the interleaving, and test-go does it in full. Every process with the
+# detector in it, and tests start hundreds, would sleep for a second when it ends.
 test-race: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go with the race detector'
 	@$(GPU_DRIVER)
-	@$(GO) test -count=1 -race -short $(GO_RACE)
+	@GORACE=atexit_sleep_ms=20 $(GO_TEST) -race -short $(GO_RACE)
 
 # Under the address and undefined-behaviour sanitizers, with a broker of the tests' own. The integration tests run
 # the same client against the real one.
-test-c:
+test-c: build
 	@echo 'test: C'
 	@$(C_CLIENT) test
 
