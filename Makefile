@@ -34,6 +34,7 @@ GO_ARM64       := ./protocol ./ring ./tensor ./shm ./cudaipc ./clients/go
 ARM64          := GOARCH=arm64 CC=aarch64-linux-gnu-gcc QEMU_LD_PREFIX=/usr/aarch64-linux-gnu CALLBOARD_TEST_QEMU=qemu-aarch64
 NOT_UNDER_QEMU := 'TestBadMessagesAreErrorsAndLeakNoDescriptor|TestGuardSurvivesTruncationByAnotherProcess'
 
+# Lines that run it begin with +: it is a make of its own, and takes part in a -j.
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c clients/c/cuda/*.c)
 C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/cuda/*.h)
@@ -45,7 +46,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 .PHONY: build demo test test-rest test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
 
 build:
-	@$(C_CLIENT) all
+	+@$(C_CLIENT) all
 	@$(GO) build -o bin/callboard ./cmd/broker
 
 # A real simulation, photographs and an observer, end to end. More: make demo DEMO_ARGS=--help
@@ -64,7 +65,7 @@ test-rest: test-valgrind test-arm64 test-python test-c test-matrix test-bench te
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
 test-go: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go'
-	@$(C_CLIENT) -j$(JOBS) all live examples # which packages that run side by side would build
+	+@$(C_CLIENT) -j$(JOBS) all live examples # which packages that run side by side would build
 	@$(GPU_DRIVER)
 	@$(GO_TEST) $(GO_ALL)
 
@@ -79,12 +80,12 @@ test-race: build $(VENV)/.client $(VENV)/.test
 # the same client against the real one.
 test-c: build
 	@echo 'test: C'
-	@$(C_CLIENT) test
+	+@$(C_CLIENT) test
 
 # The same tests, for what sanitizers do not see.
 test-valgrind:
 	@echo 'test: C under valgrind'
-	@scripts/if-installed valgrind $(C_CLIENT) valgrind
+	+@scripts/if-installed valgrind $(C_CLIENT) valgrind
 
 # Layouts and portability on the hardware that robots have: docs/memory-model.md argues the order of memory.
 test-arm64:
@@ -95,7 +96,7 @@ test-arm64:
 # Programs that need a broker have this machine's: the two share memory all the same.
 arm64: build
 	@$(ARM64) CALLBOARD_BROKER=$(abspath bin/callboard) $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
-	@$(C_CLIENT) arm64
+	+@$(C_CLIENT) arm64
 
 test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'
@@ -122,7 +123,7 @@ test-bench: build $(VENV)/.client $(VENV)/.test
 # The C program is without sanitizers, whose libraries may not be there.
 gpu-test:
 	@mkdir -p bin/gpu
-	@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
+	+@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
 	@cp clients/c/build/carried/test_cuda_live bin/gpu
 	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
 	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
@@ -159,7 +160,7 @@ lint-go:
 
 lint-c:
 	@echo 'lint: C'
-	@$(C_CLIENT) all live examples
+	+@$(C_CLIENT) all live examples
 
 lint-python: $(VENV)/.test
 	@echo 'lint: Python'
@@ -178,7 +179,7 @@ generate:
 	@$(GO) run ./protocol/abigen
 
 clean:
-	@$(C_CLIENT) clean
+	+@$(C_CLIENT) clean
 	rm -rf bin $(BUILD) $(VENV) .venv-* clients/python/build clients/python/src/*.egg-info
 
 # The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.

@@ -70,7 +70,8 @@ func (f *fixture) checkRagged(c *column, hold func(*Block)) {
 			if v == c.latest() {
 				e := &r.rows[row]
 				require.Equal(f.t, ref.LengthBytes, e.bytes, "row %d of %s", row, c.name)
-				require.True(f.t, e.data != nil && e.data.block.Ref.Segment == ref.Segment && ref.OffsetBytes-e.data.block.Ref.OffsetBytes < e.data.size, "row %d of %s lies elsewhere", row, c.name)
+				require.Equal(f.t, e.data.block.Ref.Segment, ref.Segment, "row %d of %s", row, c.name)
+				require.Less(f.t, ref.OffsetBytes-e.data.block.Ref.OffsetBytes, e.data.size, "row %d of %s", row, c.name)
 			}
 		}
 	}
