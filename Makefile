@@ -43,7 +43,7 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-rest test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-rest test-programs test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
 
 build:
 	+@$(C_CLIENT) all
@@ -62,16 +62,19 @@ test: test-go test-race
 # What shares no file while it runs. The output of each comes when it is over.
 test-rest: test-valgrind test-arm64 test-python test-c test-matrix test-bench test-gorgonia
 
+# Programs of the C client that several packages of Go's tests run, and would build, side by side.
+test-programs: build
+	+@$(C_CLIENT) -j$(JOBS) all live examples
+
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
-test-go: build $(VENV)/.client $(VENV)/.test
+test-go: test-programs $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go'
-	+@$(C_CLIENT) -j$(JOBS) all live examples # which packages that run side by side would build
 	@$(GPU_DRIVER)
 	@$(GO_TEST) $(GO_ALL)
 
 # The short form: what takes long is the work and not the interleaving, and test-go does it in full. Every process with the
 # detector in it, and tests start hundreds, would sleep for a second when it ends.
-test-race: build $(VENV)/.client $(VENV)/.test
+test-race: test-programs $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go with the race detector'
 	@$(GPU_DRIVER)
 	@GORACE=atexit_sleep_ms=20 $(GO_TEST) -race -short $(GO_RACE)
