@@ -111,16 +111,28 @@ test-bench: build $(VENV)/.client $(VENV)/.test $(EMULATED)
 	@echo 'test: bench'
 	@CALLBOARD_CUDA_LIBRARY="$${CALLBOARD_CUDA_LIBRARY-$(EMULATED)}" $(GO) run ./bench -quick >/dev/null
 
-# What a machine with a GPU needs to run the tests of integration/gpu on it: three files for one directory, which need no
-# Go, no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
-# The C program is without sanitizers, whose libraries may not be there.
-gpu-test:
-	@mkdir -p bin/gpu
-	@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
-	@cp clients/c/build/carried/test_cuda_live bin/gpu
-	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
-	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
-	@echo 'gpu-test: bin/gpu'
+# What a machine with a GPU needs to run the tests of device memory on it, and to measure: a folder to be carried there,
+# which needs no Go, no compiler, no network and no sources there. `sh run` in it does all; docs/gpu.md says more.
+# C and C++ are without sanitizers, whose libraries may not be there. The part in Python has its place in the tree below
+# `python`; the emulated driver's sources are for a test of two devices.
+KIT        := bin/gpu
+KIT_GO     := CGO_ENABLED=0 $(GO)
+KIT_PYTHON := $(wildcard clients/python/tests/*.py) clients/python/pyproject.toml docs/gpu.md $(wildcard docs/frameworks/*.md) $(wildcard integration/cudaemu/csrc/*)
+
+gpu-test: $(BUILD)/wheel/.made
+	@rm -rf $(KIT)
+	@mkdir -p $(KIT)/python
+	@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -s' build/carried/test_cuda_live
+	@cp clients/c/build/carried/test_cuda_live $(KIT)
+	@scripts/if-installed c++ $(C_CLIENT) BUILD=build/carried CHECKS='-O1 -s -static-libstdc++ -static-libgcc' build/carried/live_cxx17 build/carried/live_cxx17_no_exceptions
+	@for program in clients/c/build/carried/live_cxx17*; do [ ! -f $$program ] || cp $$program $(KIT); done
+	@$(KIT_GO) test -c -ldflags='-s -w' -o $(KIT)/gpu.test ./integration/gpu
+	@$(KIT_GO) build -ldflags='-s -w' -o $(KIT)/callboard ./cmd/broker
+	@$(KIT_GO) build -ldflags='-s -w' -o $(KIT)/bench ./bench
+	@cp $(BUILD)/wheel/*.whl $(KIT)/python
+	@cp --parents $(KIT_PYTHON) $(KIT)/python
+	@cp integration/gpu/run.sh $(KIT)/run
+	@echo 'gpu-test: $(KIT)'
 
 # The adapter for programs that use gorgonia.org/cu, a module of its own. It needs CUDA's headers, which come from PyPI, and
 # runs against the emulated driver; functions of the driver that cu names and nobody calls stay unresolved.
