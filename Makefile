@@ -39,6 +39,10 @@ C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c clients/c/cuda/*.c)
 C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/cuda/*.h)
 
+# CUDA's headers and the emulated driver, for programs that are no tests of Go: those compile their own.
+CUDA_BUILD := $(abspath $(BUILD)/cuda)
+EMULATED   := $(CUDA_BUILD)/libcuda.so.1
+
 CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name '*.h' -o -name '*.toml')
 
 .DEFAULT_GOAL := build
@@ -116,35 +120,45 @@ test-frameworks: build $(VENV)/.client $(VENV)/.test .venv-frameworks/.client
 	@echo 'test: PyTorch and TensorFlow'
 	@$(PY) -m pytest -q clients/python/frameworks --frameworks torch,tensorflow $(MATRIX_ARGS)
 
-# That the figures can be made: a few rounds of each, thrown away.
-test-bench: build $(VENV)/.client $(VENV)/.test
+# That the figures can be made: a few rounds of each, thrown away. Those of a GPU with the emulated driver, if no other one
+# is named; an empty CALLBOARD_CUDA_LIBRARY takes the machine's own.
+test-bench: build $(VENV)/.client $(VENV)/.test $(EMULATED)
 	@echo 'test: bench'
-	@$(GO) run ./bench -quick >/dev/null
+	@CALLBOARD_CUDA_LIBRARY="$${CALLBOARD_CUDA_LIBRARY-$(EMULATED)}" $(GO) run ./bench -quick >/dev/null
 
-# What a machine with a GPU needs to run the tests of integration/gpu on it: three files for one directory, which need no
-# Go, no compiler and no sources there. REQUIRE_GPU=1 ./gpu.test -test.v
-# The C program is without sanitizers, whose libraries may not be there.
-gpu-test:
-	@mkdir -p bin/gpu
-	+@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
-	@cp clients/c/build/carried/test_cuda_live bin/gpu
-	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
-	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
-	@echo 'gpu-test: bin/gpu'
+# What a machine with a GPU needs to run the tests of device memory on it, and to measure: a folder to be carried there,
+# which needs no Go, no compiler, no network and no sources there. `sh run` in it does all; docs/gpu.md says more.
+# C and C++ are without sanitizers, whose libraries may not be there. The part in Python has its place in the tree below
+# `python`; the emulated driver's sources are for a test of two devices.
+KIT        := bin/gpu
+KIT_GO     := CGO_ENABLED=0 $(GO)
+KIT_PYTHON := $(wildcard clients/python/tests/*.py) clients/python/pyproject.toml docs/gpu.md $(wildcard docs/frameworks/*.md) $(wildcard integration/cudaemu/csrc/*)
+
+gpu-test: $(BUILD)/wheel/.made
+	@rm -rf $(KIT)
+	@mkdir -p $(KIT)/python
+	+@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -s' build/carried/test_cuda_live
+	@cp clients/c/build/carried/test_cuda_live $(KIT)
+	+@scripts/if-installed c++ $(C_CLIENT) BUILD=build/carried CHECKS='-O1 -s -static-libstdc++ -static-libgcc' build/carried/live_cxx17 build/carried/live_cxx17_no_exceptions
+	@for program in clients/c/build/carried/live_cxx17*; do [ ! -f $$program ] || cp $$program $(KIT); done
+	@$(KIT_GO) test -c -ldflags='-s -w' -o $(KIT)/gpu.test ./integration/gpu
+	@$(KIT_GO) build -ldflags='-s -w' -o $(KIT)/callboard ./cmd/broker
+	@$(KIT_GO) build -ldflags='-s -w' -o $(KIT)/bench ./bench
+	@cp $(BUILD)/wheel/*.whl $(KIT)/python
+	@cp --parents $(KIT_PYTHON) $(KIT)/python
+	@cp integration/gpu/run.sh $(KIT)/run
+	@echo 'gpu-test: $(KIT)'
 
 # The adapter for programs that use gorgonia.org/cu, a module of its own. It needs CUDA's headers, which come from PyPI, and
 # runs against the emulated driver; functions of the driver that cu names and nobody calls stay unresolved.
 CUDA_HEADERS  := nvidia-cuda-runtime-cu12==12.4.127
 CUDA_UNLINKED := -Wl,--unresolved-symbols=ignore-all
-CUDA_BUILD    := $(abspath $(BUILD)/cuda)
 
-test-gorgonia: $(VENV)/.made
+test-gorgonia: $(VENV)/.made $(EMULATED)
 	@echo 'test: the adapter for gorgonia.org/cu'
-	@mkdir -p $(CUDA_BUILD)
 	@[ -f $(CUDA_BUILD)/nvidia/cuda_runtime/include/cuda.h ] || { \
 	    $(PY) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: -d $(CUDA_BUILD) $(CUDA_HEADERS) && \
 	    $(PY) -m zipfile -e $(CUDA_BUILD)/nvidia_cuda_runtime_cu12-*.whl $(CUDA_BUILD); }
-	@$(CC) -std=c11 -D_GNU_SOURCE -O1 -fPIC -pthread -fvisibility=hidden -shared -Wl,-soname,libcuda.so.1 -o $(CUDA_BUILD)/libcuda.so.1 integration/cudaemu/csrc/*.c
 	@ln -sf libcuda.so.1 $(CUDA_BUILD)/libcuda.so
 	@cd clients/go/gorgonia && export CGO_CFLAGS=-I$(CUDA_BUILD)/nvidia/cuda_runtime/include CGO_LDFLAGS='-L$(CUDA_BUILD) $(CUDA_UNLINKED)' \
 	    CGO_LDFLAGS_ALLOW='$(CUDA_UNLINKED)' LD_LIBRARY_PATH=$(CUDA_BUILD) && \
@@ -184,6 +198,10 @@ generate:
 clean:
 	+@$(C_CLIENT) clean
 	rm -rf bin $(BUILD) $(VENV) .venv-* clients/python/build clients/python/src/*.egg-info
+
+$(EMULATED): $(wildcard integration/cudaemu/csrc/*)
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -D_GNU_SOURCE -O1 -fPIC -pthread -fvisibility=hidden -shared -Wl,-soname,libcuda.so.1 -o $@ integration/cudaemu/csrc/*.c -ldl
 
 # The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.
 

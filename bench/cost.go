@@ -239,7 +239,7 @@ func measureCosts(o options, p programs) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeResults(o.name+"-cost", strings.ReplaceAll(text, "\n# ", "\n## "), encoded); err != nil {
+	if err := o.writeResults(o.name+"-cost", strings.ReplaceAll(text, "\n# ", "\n## "), encoded); err != nil {
 		return err
 	}
 	return broken(r.Promises)

@@ -17,6 +17,9 @@
 //	micro.go    Go's own benchmarks of the packages below, as one small table
 //	cost.go     what a commit costs, and what is promised of it
 //	python.go   what Python's client costs once it is warm, and what is promised of it
+//	gpu*.go     what a commit and a hand-over cost in device memory, beside the card's own copy: the plan (gpu.go), the
+//	            producers and readers, which are this program started again (gpu_role.go, gpu_scatter.go, gpu_latency.go),
+//	            tables and promises (gpu_report.go)
 //
 // # Invariants
 //
@@ -24,6 +27,7 @@
 //	2 A ratio is of one repetition, never of figures from different times.
 //	3 Every reader checks the stamp it sees: a wrong round ends the run with an error.
 //	4 Results name the kind of machine, and no machine.
+//	5 No time that the emulated driver took is printed or written: it says nothing of a GPU.
 //
 // # When a peer dies or lies
 //

@@ -23,9 +23,13 @@ type options struct {
 	name        string
 	micro       bool
 	only        string
+	results     string // the directory
 }
 
 func main() {
+	if playRole(os.Args[1:]) {
+		return
+	}
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		os.Exit(2)
@@ -47,9 +51,10 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.rounds, "rounds", 2000, "rounds of a run, at most")
 	flags.DurationVar(&o.budget, "budget", 300*time.Millisecond, "no further rounds in a run after so long")
 	flags.IntVar(&o.cpu, "cpu", 1, "the CPU of the pinned runs")
-	flags.StringVar(&o.name, "name", "latency", "results go to bench/results/NAME.md and NAME.json")
+	flags.StringVar(&o.name, "name", "latency", "results go to NAME.md and NAME.json, and those of the other parts to NAME-cost and so on")
+	flags.StringVar(&o.results, "results", defaultResults(), "the directory of these files")
 	flags.BoolVar(&o.micro, "micro", true, "also run the Go benchmarks of ring and snapshot")
-	flags.StringVar(&o.only, "only", "", "latency: what a hand-over takes; cost: what a commit costs; python: what Python's client costs once it is warm; empty: all")
+	flags.StringVar(&o.only, "only", "", "latency: what a hand-over takes; cost: what a commit costs; python: what Python's client costs once it is warm; gpu: the first two in device memory; empty: all")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), `Measures map, unmap, seal, reader beside a bare futex relay and writes the figures to bench/results/.
 Run it as make bench, with BENCH_ARGS for these:
@@ -63,8 +68,8 @@ Run it as make bench, with BENCH_ARGS for these:
 	if o.quick {
 		o.repetitions, o.rounds, o.budget, o.micro, o.name = 1, 100, 50*time.Millisecond, false, ""
 	}
-	if o.repetitions < 1 || o.rounds < 1 || flags.NArg() > 0 || !slices.Contains([]string{"", "latency", "cost", "python"}, o.only) {
-		err := fmt.Errorf("repetitions is %d, rounds is %d, only is %q, arguments are %q: expected at least 1 of each, latency, cost, python or nothing, and no arguments", o.repetitions, o.rounds, o.only, flags.Args())
+	if o.repetitions < 1 || o.rounds < 1 || flags.NArg() > 0 || !slices.Contains([]string{"", "latency", "cost", "python", "gpu"}, o.only) {
+		err := fmt.Errorf("repetitions is %d, rounds is %d, only is %q, arguments are %q: expected at least 1 of each, latency, cost, python, gpu or nothing, and no arguments", o.repetitions, o.rounds, o.only, flags.Args())
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return o, err
 	}
@@ -100,7 +105,27 @@ func (p programs) plan(quick bool) []measurement {
 	return list
 }
 
+// defaultResults is where earlier results are, or a directory of its own where this program was carried without the tree.
+func defaultResults() string {
+	if _, err := os.Stat(resultsDir); err != nil {
+		return "results"
+	}
+	return resultsDir
+}
+
 func measureAll(o options) error {
+	if o.name != "" { // not after minutes of measuring
+		if err := os.MkdirAll(o.results, 0o755); err != nil {
+			return fmt.Errorf("the results have no place, name another one with -results: %w", err)
+		}
+	}
+	if o.only == "gpu" {
+		callboard, err := findBroker()
+		if err != nil {
+			return err
+		}
+		return measureGPU(o, programs{callboard: callboard})
+	}
 	p, err := build()
 	if err != nil {
 		return err
@@ -114,7 +139,7 @@ func measureAll(o options) error {
 	for _, part := range []struct {
 		name    string
 		measure func(options, programs) error
-	}{{"latency", measureLatency}, {"cost", measureCosts}, {"python", measurePythonClient}} {
+	}{{"latency", measureLatency}, {"cost", measureCosts}, {"python", measurePythonClient}, {"gpu", measureGPU}} {
 		if o.only != "" && o.only != part.name {
 			continue
 		}
@@ -148,7 +173,7 @@ func measureLatency(o options, p programs) error {
 	if o.name == "" {
 		return nil
 	}
-	return r.write(o.name)
+	return r.write(o)
 }
 
 // showProgress draws a bar where standard error is a terminal.

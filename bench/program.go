@@ -14,6 +14,7 @@ type programs struct {
 	latency, latencyGo, python string // the round in C and Go; python: "" without the Python client
 	cost                       string // what a commit costs
 	mapInC                     string // a library: the C client's map, beside Python's
+	driver                     string // of CUDA, for brokers and clients; "": what they find
 }
 
 const buildDir = "build/bench"
@@ -21,8 +22,12 @@ const buildDir = "build/bench"
 // build compiles the C programs. The broker and the C client are those that `make
 // build` made: what is measured is what is shipped.
 func build() (programs, error) {
+	callboard, err := findBroker()
+	if err != nil {
+		return programs{}, err
+	}
 	p := programs{
-		callboard: "bin/callboard",
+		callboard: callboard,
 		relay:     filepath.Join(buildDir, "relay"),
 		pin:       filepath.Join(buildDir, "pin"),
 		latency:   filepath.Join(buildDir, "latency"),
@@ -31,10 +36,8 @@ func build() (programs, error) {
 		latencyGo: filepath.Join(buildDir, "latency-go"),
 	}
 	library := "clients/c/build/libcallboard.a"
-	for _, path := range []string{p.callboard, library} {
-		if _, err := os.Stat(path); err != nil {
-			return p, fmt.Errorf("%s is not there: run `make bench` in the root of the repository, which builds it first", path)
-		}
+	if _, err := os.Stat(library); err != nil {
+		return p, notThere(library)
 	}
 	if err := os.MkdirAll(buildDir, 0o755); err != nil {
 		return p, err
@@ -56,6 +59,24 @@ func build() (programs, error) {
 	}
 	p.python = pythonWithClient()
 	return p, nil
+}
+
+func notThere(path string) error {
+	return fmt.Errorf("%s is not there: run `make bench` in the root of the repository, which builds it first", path)
+}
+
+// findBroker gives the broker that was carried here beside this program, else the one that `make build` made.
+func findBroker() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	for _, path := range []string{filepath.Join(filepath.Dir(self), "callboard"), "bin/callboard"} {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", notThere("bin/callboard")
 }
 
 func compiler() string {

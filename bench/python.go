@@ -192,7 +192,7 @@ func measurePythonClient(o options, p programs) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeResults(o.name+"-python", strings.ReplaceAll(text, "\n# ", "\n## "), encoded); err != nil {
+	if err := o.writeResults(o.name+"-python", strings.ReplaceAll(text, "\n# ", "\n## "), encoded); err != nil {
 		return err
 	}
 	return broken(r.Promises)

@@ -163,17 +163,17 @@ func (r report) markdown() string {
 }
 
 // write puts the report beside earlier ones.
-func (r report) write(name string) error {
+func (r report) write(o options) error {
 	encoded, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err
 	}
-	return writeResults(name, r.markdown(), encoded)
+	return o.writeResults(o.name, r.markdown(), encoded)
 }
 
-func writeResults(name, markdown string, encoded []byte) error {
+func (o options) writeResults(name, markdown string, encoded []byte) error {
 	for ending, content := range map[string]string{".md": markdown, ".json": string(encoded) + "\n"} {
-		path := filepath.Join(resultsDir, name+ending)
+		path := filepath.Join(o.results, name+ending)
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			return err
 		}

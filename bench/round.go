@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"callboard/cudaipc"
 )
 
 // rounds are the samples of one run, in nanoseconds: from before map, and from before
@@ -91,6 +93,9 @@ func (p programs) startBroker(where place, cpu int, args ...string) (b *brokerPr
 		}
 	}
 	b.env = append(b.env, "XDG_RUNTIME_DIR="+dir)
+	if p.driver != "" {
+		b.env = append(b.env, cudaipc.LibraryEnv+"="+p.driver)
+	}
 	executable, err := filepath.Abs(p.callboard)
 	if err != nil {
 		return nil, err

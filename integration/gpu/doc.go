@@ -16,6 +16,7 @@
 //	midway_test.go     and within one: a handle is being opened, a copy made, an event waited for
 //	machine_test.go    two devices in another order, full devices, drivers that refuse
 //	fieldreports_test.go   rows F1 to F13 of docs/field-reports.md
+//	run.sh, run_test.go    what runs everything on a machine with a GPU, and the proof that it tells what failed
 //
 // # Its place in the data's way
 //
@@ -23,8 +24,8 @@
 // CALLBOARD_CUDA_LIBRARY names; else the machine's own driver, if it has a device; else
 // the emulated one (package cudaemu), which can be told to be slow, full or broken.
 // REQUIRE_GPU=1 fails where the driver is emulated. On a machine to which `make gpu-test`
-// was carried, which needs no build tool, the broker and the C program are the files
-// `callboard` and `test_cuda_live` beside the test binary.
+// was carried, which needs no build tool, the broker and the programs in C and C++ are the
+// files `callboard`, `test_cuda_live` and `live_cxx17…` beside the test binary.
 //
 // # Invariants
 //

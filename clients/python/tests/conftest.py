@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -234,6 +235,27 @@ def has_gpu(library: str) -> bool:
     return found.returncode == 0 and int(found.stdout) > 0
 
 
+# The frameworks that REQUIRE_GPU=1 asks for as well: device memory is there for them. Others may be left out.
+REQUIRED = {"cupy", "torch"}
+
+
+def why_not(frameworks: list[str], gpu: bool, required: bool) -> tuple[str, bool]:
+    """Why what needs a real GPU and these frameworks cannot run, "" if it can; and whether that is a failure."""
+    missing = [f for f in frameworks if importlib.util.find_spec(f) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}", required and not REQUIRED.isdisjoint(missing)
+    return ("", False) if gpu else ("no real GPU is here", required)
+
+
+def needs(frameworks: list[str], library: str, otherwise: str) -> None:
+    """Leaves the test out where it cannot run, and says why; under REQUIRE_GPU=1 that is a failure."""
+    reason, failure = why_not(frameworks, has_gpu(library), os.environ.get("REQUIRE_GPU") == "1")
+    if failure:
+        pytest.fail(f"REQUIRE_GPU=1, and {otherwise}: {reason}")
+    if reason:
+        pytest.skip(f"{otherwise}: {reason}")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Which driver the tests of device memory had: a header would be hidden by -q."""
     library = os.environ.get(CUDA_LIBRARY) or "libcuda.so.1"
@@ -258,6 +280,11 @@ def machine(
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The emulated driver."""
     library = tmp_path_factory.mktemp("cudaemu") / "libcuda.so.1"
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        reason = f"the emulated driver needs a C compiler, and {os.environ.get('CC', 'cc')} is not here"
+        if os.environ.get("CALLBOARD_TEST_NO_SKIP") == "1":
+            pytest.fail(f"may not be skipped here: {reason}")
+        pytest.skip(reason)
     compiler = [
         os.environ.get("CC", "cc"),
         "-std=c11",

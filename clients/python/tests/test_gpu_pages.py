@@ -1,4 +1,5 @@
-"""Python of the documentation that needs a GPU: it runs where one is, with its framework; elsewhere it is read."""
+"""Python of the documentation that needs a GPU. All of it is read; where a GPU is, with its frameworks, it
+runs, and elsewhere says why it did not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 
 import callboard as cb
 import pytest
-from conftest import CUDA_LIBRARY, Broker, has_gpu
+from conftest import CUDA_LIBRARY, Broker, needs, why_not
 
 DOCS = Path(__file__).parents[3] / "docs"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
@@ -62,8 +63,17 @@ def check(source: str) -> int:
     return seen
 
 
-@pytest.mark.parametrize(("page", "fence", "frameworks", "before"), PAGES, ids=[page for page, *_ in PAGES])
-def test_code_for_a_gpu(
+EVERY_PAGE = pytest.mark.parametrize(("page", "fence", "frameworks", "before"), PAGES, ids=[page for page, *_ in PAGES])
+
+
+@EVERY_PAGE
+def test_a_page_names_what_there_is(page: str, fence: re.Pattern[str], frameworks: list[str], before: str) -> None:
+    found = blocks(page, fence)
+    assert found and all(check(block) > 0 for block in found)
+
+
+@EVERY_PAGE
+def test_a_page_runs(
     page: str,
     fence: re.Pattern[str],
     frameworks: list[str],
@@ -71,10 +81,31 @@ def test_code_for_a_gpu(
     cuda_library: str | None,
     tmp_path: Path,
 ) -> None:
-    found = blocks(page, fence)
-    assert found and all(check(block) > 0 for block in found)
-    if all(importlib.util.find_spec(f) for f in frameworks) and has_gpu(cuda_library or "libcuda.so.1"):
-        run_blocks(page, found, before, {CUDA_LIBRARY: cuda_library or "libcuda.so.1"}, tmp_path)
+    library = cuda_library or "libcuda.so.1"
+    needs(frameworks, library, f"the code of {page} was only read")
+    run_blocks(page, blocks(page, fence), before, {CUDA_LIBRARY: library}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "gpu", "required", "reason", "failure"),
+    [
+        (["pytest"], True, True, "", False),
+        (["pytest"], False, False, "no real GPU is here", False),
+        (["pytest"], False, True, "no real GPU is here", True),
+        (["nothing_of_the_kind"], True, True, "not installed: nothing_of_the_kind", False),
+        (["nothing_of_the_kind"], True, False, "not installed: nothing_of_the_kind", False),
+    ],
+)
+def test_what_did_not_run_says_why(
+    frameworks: list[str], gpu: bool, required: bool, reason: str, failure: bool
+) -> None:
+    assert why_not(frameworks, gpu, required) == (reason, failure)
+
+
+def test_a_framework_that_is_required_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert why_not(["cupy", "torch"], True, True) == ("not installed: cupy, torch", True)
+    assert why_not(["warp"], True, True) == ("not installed: warp", False)
 
 
 def run_blocks(page: str, found: list[str], before: str, machine: dict[str, str], directory: Path) -> None:
