@@ -13,10 +13,9 @@ func (s *Store) NoDevice(why string) { s.config.NoDevice = why }
 
 // Shows tells whether a version, or a copy of one, lies in a segment.
 func (s *Store) Shows(segment uint64) bool {
-	in := func(b *Block) bool { return b != nil && b.Ref.Segment == segment }
 	for _, c := range s.columns {
 		for _, v := range c.versions {
-			if in(v.block) || slices.ContainsFunc(v.mirrors, func(m mirror) bool { return in(m.block) }) {
+			if v.block.in(segment) || slices.ContainsFunc(v.mirrors, func(m mirror) bool { return m.block.in(segment) }) {
 				return true
 			}
 		}

@@ -133,7 +133,7 @@ func TestABlockOfADeviceIsAdopted(t *testing.T) {
 		m, err := f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: onDevice(bytesSchema(4), 0), Ordinal: ordinal}, protocol.InitNone)
 		require.NoError(t, err)
 		g := m.Group(0)
-		require.Same(t, &f.fakes.devices[0].Device, m.Device(0))
+		require.Same(t, &f.fakes.devices[0].Device, m.Device())
 		require.EqualValues(t, 1, g.DeviceNumber)
 		require.Equal(t, f.header().StartedNs, g.ArenaGeneration)
 		require.EqualValues(t, protocol.SegmentClient|protocol.SegmentOnDevice, f.memory.Segment(g.Block.Segment).Sort)
@@ -236,8 +236,6 @@ func TestDevicesThatAreNotServed(t *testing.T) {
 	}
 	_, err := f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: arraySchema(4), Ordinal: 1, ElementSizes: []uint64{1, 1}, StagingType: 2}, 0)
 	requireStatus(t, protocol.StatusNotSupported, err)
-	_, _, err = f.store.Map(f, arena, &Target{Query: queryOf(p...), Name: "a", Schema: onDevice(bytesSchema(4), 0), Ordinal: 1}, 0, 1)
-	require.Contains(t, requireStatus(t, protocol.StatusNotSupported, err).Text, "group_rows")
 	require.Len(t, f.store.columns, 1)
 
 	require.NoError(t, f.store.Declare("a", onDevice(bytesSchema(4), 1), 0, 0))
