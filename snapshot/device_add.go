@@ -8,6 +8,12 @@ func (s *Store) AddDevice(d *Device) {
 	s.memory.devices = append(s.memory.devices, &space{device: d, LimitBytes: d.LimitBytes, life: s.root.StartedNs})
 }
 
+// SetLimits says anew what may wait for a seal (rule O2) and what one client may pin (rule V7).
+func (s *Store) SetLimits(unsealedBytes, pinnedBytes uint64) {
+	s.config.UnsealedBytesMax, s.config.PinnedBytesMax = unsealedBytes, pinnedBytes
+	s.tellLimits()
+}
+
 // NoDevice says why there still is no device.
 func (s *Store) NoDevice(why string) { s.config.NoDevice = why }
 

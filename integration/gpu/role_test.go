@@ -292,6 +292,10 @@ func init() { // cycle refers to it
 		"return":  handBack,
 		"work":    workOn,
 		"take":    takeAll,
+		"limit": func(p *part, ctx context.Context, o order) (r report, err error) {
+			info, err := p.stage.Info()
+			return report{Number: info.PinnedBytesMax}, err
+		},
 		"idle": func(p *part, ctx context.Context, o order) (report, error) { // its own work is done
 			u, err := p.unit(0)
 			if err == nil {

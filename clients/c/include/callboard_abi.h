@@ -1445,11 +1445,13 @@ typedef struct cbd_abi_directory_header {
     uint64_t broker_incarnation;
     /* started_ns is when it started, Unix time. */
     uint64_t started_ns;
-    /* pinned_bytes_max is how many bytes of distinct versions one client may pin (rule V7). */
+    /* pinned_bytes_max is how many bytes of distinct versions one client may pin (rule V7);
+     * it may change when a device comes. */
     uint64_t pinned_bytes_max;
     /* memory_bytes_max is the pool's limit. */
     uint64_t memory_bytes_max;
-    /* unsealed_bytes_max is how many unsealed bytes may wait (rule O2). */
+    /* unsealed_bytes_max is how many unsealed bytes may wait (rule O2); it may change when a
+     * device comes. */
     uint64_t unsealed_bytes_max;
     /* identity_tag is the upper 24 bits of every path and token id of this generation (rule
      * L3). */

@@ -1310,11 +1310,12 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # started_ns is when it started, Unix time.
             ("started_ns", 520, "Q", 1),
             # pinned_bytes_max is how many bytes of distinct versions one client may pin
-            # (rule V7).
+            # (rule V7); it may change when a device comes.
             ("pinned_bytes_max", 528, "Q", 1),
             # memory_bytes_max is the pool's limit.
             ("memory_bytes_max", 536, "Q", 1),
-            # unsealed_bytes_max is how many unsealed bytes may wait (rule O2).
+            # unsealed_bytes_max is how many unsealed bytes may wait (rule O2); it may
+            # change when a device comes.
             ("unsealed_bytes_max", 544, "Q", 1),
             # identity_tag is the upper 24 bits of every path and token id of this
             # generation (rule L3).
