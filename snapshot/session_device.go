@@ -12,7 +12,7 @@ func (s *Store) stagingOf(t *Target, r *resolved) (*Device, error) {
 		}
 	}
 	if d != nil && r.schema.Kind == protocol.KindArray {
-		return nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q is of kind array and staging is %s: its rows are filled in host memory only", t.Name, d)
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q is of kind array and staging is %s: its rows are filled in host memory only; leave staging out, or ask for the cpu", t.Name, d)
 	}
 	return d, nil
 }
