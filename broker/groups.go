@@ -47,9 +47,9 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
-	if on := m.Device(); on != nil && !m.Split() {
+	if on := m.Device(); on != nil {
 		err := b.lostOn(on)
-		if err == nil && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
+		if err == nil && !m.Split() && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
 			err = b.noEvent(on)
 		}
 		if err != nil {
@@ -60,7 +60,7 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 			b.dropLeases(c, m.ID)
 			return out, nil, err
 		}
-		b.endUnfilled(b.findLease(c, m.ID, 0), job)
+		b.endUnfilled(b.findLease(c, m.ID, 0), job) // there is no job of a session of several groups
 	}
 	g = b.group(c, m, 0)
 	out.Handle, out.Count, out.Ordinal = m.ID, uint64(m.Groups()), g.Ordinal
@@ -193,6 +193,9 @@ func (b *Broker) unmap(m *snapshot.Session, index uint64, selection tensor.Selec
 	adopt, seal := flags&protocol.FlagCopy == 0, flags&protocol.FlagSeal != 0
 	if l == nil {
 		return b.store.UnmapGroup(m, index, selection, adopt, seal)
+	}
+	if err := m.MayUnmap(index, seal); err != nil {
+		return out, nil, err
 	}
 	if err := b.lostOn(l.device.store); err != nil {
 		b.endLease(l, missed)

@@ -300,8 +300,8 @@ func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 }
 
 // UnmapGroup commits what the client put into group index. adopt: nobody holds a
-// view of the block any more (rule M1). The lease ends whatever comes of it,
-// except for ErrRetry.
+// view of the block any more (rule M1). The lease ends whatever comes of it, except for
+// ErrRetry and what MayUnmap refuses.
 func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
 	return s.UnmapAfter(nil, m, index, selection, adopt, seal)
 }
@@ -312,16 +312,10 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 // client until ReleaseLent: work of that client may still write to it (rule B4). An
 // operation that fails for another reason still ends when wait has returned.
 func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
-	if index >= uint64(len(m.groups)) {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
+	if err := m.MayUnmap(index, seal); err != nil {
+		return Outcome{}, nil, err
 	}
 	g := &m.groups[index]
-	if g.unmapped || g.filing {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
-	}
-	if seal && m.arena != nil {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d: it cannot be sealed alone; seal when the session is unmapped", index, len(m.groups), m.ID)
-	}
 	rows := g.rows
 	if selection.IndexMap == nil && selection.Count != tensor.All && selection.Count < rows {
 		rows = selection.Count // the leading rows of the group
@@ -359,6 +353,19 @@ func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selectio
 		m.unmapped(index, out.Ordinal)
 	}
 	return out, job, err
+}
+
+// MayUnmap refuses what is no unmap of a group at all: then its lease goes on.
+func (m *Session) MayUnmap(index uint64, seal bool) error {
+	switch {
+	case index >= uint64(len(m.groups)):
+		return protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
+	case m.groups[index].unmapped || m.groups[index].filing:
+		return protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
+	case seal && m.arena != nil:
+		return protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d: it cannot be sealed alone; seal when the session is unmapped", index, len(m.groups), m.ID)
+	}
+	return nil
 }
 
 // unmapped notes that a group was handed back, and the ordinal that it was accepted at.

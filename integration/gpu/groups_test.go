@@ -249,3 +249,26 @@ func TestTheBrokerIsKilledUnderWorkers(t *testing.T) {
 	owner.do(order{Do: "seal", Name: "x", Ordinal: 5})
 	require.Equal(t, rows(8, 12), worker.do(order{Do: "read", Name: "x", Prims: prims(12)}).Rows)
 }
+
+// The broker loses the device while workers fill groups there: each hears why, the session ends with that for its owner,
+// and the next one is refused (rules C4, M2).
+func TestADeviceIsLostUnderWorkers(t *testing.T) {
+	needsEmulation(t)
+	m := startWith(t, nil, []string{"CUDAEMU_FAIL=cuStreamQuery:1:719"}, "--gpu", "required")
+	owner, worker := m.client("owner"), m.client("worker")
+	owner.do(order{Do: "cycle", Name: "y", Prims: prims(4), Bytes: rowBytes, Device: "cuda:0", Ordinal: 1, Sync: "stream", Count: 1})
+	share(owner, order{Name: "x", Device: "cuda:0", Ordinal: 1})
+	for _, as := range []string{"0", "1", "2"} {
+		worker.do(order{Do: "claim", Name: "x", As: as})
+		worker.do(order{Do: "ready", As: as, Value: 100})
+	}
+	worker.do(order{Do: "return", As: "0", Sync: "stream"})
+	require.Contains(t, owner.try(order{Do: "read", Name: "y", Prims: prims(4), Device: "cpu"}).Error, "CUDA_ERROR_LAUNCH_FAILED") // the first copy
+	owner.refused(order{Do: "wait", As: "x"}, "OP_FAILED", `"x"`, "CUDA_ERROR_LAUNCH_FAILED", "start the broker anew")
+	worker.refused(order{Do: "return", As: "1", Sync: "stream"}, "INVALID_HANDLE", "unknown or was ended")
+	require.Equal(t, "none", worker.do(order{Do: "claim", Name: "x"}).Text)
+	worker.do(order{Do: "drop", As: "2"})
+	owner.refused(order{Do: "map", Name: "x", Prims: prims(12), Bytes: rowBytes, Groups: 3, Device: "cuda:0", Ordinal: 2}, "OP_FAILED", "CUDA_ERROR_LAUNCH_FAILED", "start the broker anew")
+	owner.do(order{Do: "map", Name: "h", Prims: prims(12), Bytes: rowBytes, Groups: 3, Ordinal: 2})
+	require.Empty(t, worker.do(order{Do: "read", Name: "x", Prims: prims(12)}).Rows)
+}
