@@ -173,7 +173,14 @@ func TestASessionEndsUnderAWorkerOnADevice(t *testing.T) {
 			worker.refused(order{Do: "return", As: "back", Sync: "stream"}, "INVALID_HANDLE", "session")
 			worker.do(order{Do: "drop", As: "given up"})
 			eventually(t, m.settled, "a group of it is held")
-			other.do(order{Do: "cycle", Name: "x", Prims: prims(12), Bytes: rowBytes, Device: "cuda:0", Ordinal: 1, Value: 3, Sync: "stream", Count: 1})
+			share(other, order{Name: "x", Device: "cuda:0", Ordinal: 1}) // in the same memory
+			for range 4 {
+				other.do(order{Do: "claim", Name: "x", As: "next"})
+				other.do(order{Do: "ready", As: "next", Value: 3})
+				other.do(order{Do: "return", As: "next", Sync: "stream"})
+			}
+			worker.do(order{Do: "idle"})
+			other.do(order{Do: "seal", Name: "x", Ordinal: 1})
 			require.Equal(t, rows(3, 12), other.do(order{Do: "read", Name: "x", Prims: prims(12)}).Rows)
 		})
 	}

@@ -15,8 +15,9 @@ PATHS = [f"/{n}" for n in range(10)]
 
 
 def split(w: SimpleNamespace, query: cb.Query, ordinal: int = 1, **options: str) -> cb.MapSession:
+    where: dict[str, str] = {"device": "cuda:0", **options}
     return w.stage.map_attribute(
-        query, w.name, dtype="u1", row_shape=3, ordinal=ordinal, group_rows=3, init="zero", **{"device": "cuda:0", **options}
+        query, w.name, dtype="u1", row_shape=3, ordinal=ordinal, group_rows=3, init="zero", **where
     )
 
 
