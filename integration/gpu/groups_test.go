@@ -125,6 +125,7 @@ func TestAWorkerIsKilledAtEachStep(t *testing.T) {
 // reaches nothing of it (rules C3, B4, M2).
 func TestAWorkersLateWorkIsAnotherAttempts(t *testing.T) {
 	needsEmulation(t)
+	t.Parallel()
 	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-timeout", "1s")
 	owner, other, reader := m.client("owner"), m.client("other"), m.client("reader")
 	late := m.client("late", "CUDAEMU_DELAY_US=2000000") // for each row
@@ -190,20 +191,27 @@ func TestASessionEndsUnderAWorkerOnADevice(t *testing.T) {
 // Where its work does not end, its own operation says so, and the session ends in nothing (rule M3).
 func TestAnOwnersGroupsOnADeviceAreCommittedTogether(t *testing.T) {
 	needsEmulation(t)
-	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-timeout", "2s")
-	owner := m.stalled()
-	owner.do(order{Do: "map", Name: "x", Prims: prims(12), Bytes: rowBytes, Groups: 3, Device: "cuda:0", Ordinal: 1})
-	owner.do(order{Do: "take", As: "x", Value: 7})
-	owner.do(order{Do: "commit", As: "x", Async: true})
-	owner.do(order{Do: "write", Name: "h", Prims: prims(2), Bytes: rowBytes, Ordinal: 1, Value: 50})
-	owner.do(order{Do: "seal", Name: "h", Ordinal: 1})
-	require.Equal(t, rows(50, 2), owner.do(order{Do: "read", Name: "h", Prims: prims(2)}).Rows)
-	require.Zero(t, owner.do(order{Do: "done", As: "x"}).Number)
-	owner.refused(order{Do: "wait", As: "x"}, "TIMEOUT", "--gpu-timeout")
-	other := m.client("other")
-	require.Equal(t, "none", other.do(order{Do: "claim", Name: "x"}).Text)
-	other.do(order{Do: "cycle", Name: "x", Prims: prims(12), Bytes: rowBytes, Device: "cuda:0", Ordinal: 1, Value: 3, Sync: "stream", Count: 1})
-	owner.kill()
+	t.Parallel()
+	for _, ends := range []bool{false, true} {
+		m := startWith(t, nil, nil, "--gpu", "required", "--gpu-timeout", map[bool]string{false: "10m", true: "1s"}[ends])
+		owner, other := m.stalled(), m.client("other")
+		owner.do(order{Do: "map", Name: "x", Prims: prims(12), Bytes: rowBytes, Groups: 3, Device: "cuda:0", Ordinal: 1})
+		owner.do(order{Do: "take", As: "x", Value: 7})
+		owner.do(order{Do: "commit", As: "x", Async: true})
+		if ends {
+			owner.refused(order{Do: "wait", As: "x"}, "TIMEOUT", "--gpu-timeout")
+		} else {
+			owner.do(order{Do: "write", Name: "h", Prims: prims(2), Bytes: rowBytes, Ordinal: 1, Value: 50})
+			owner.do(order{Do: "seal", Name: "h", Ordinal: 1})
+			require.Equal(t, rows(50, 2), owner.do(order{Do: "read", Name: "h", Prims: prims(2)}).Rows)
+			require.Zero(t, owner.do(order{Do: "done", As: "x"}).Number)
+			owner.kill()
+		}
+		eventually(t, func() bool { return m.find("stalled").Sessions == 0 }, "the session goes on")
+		require.Equal(t, "none", other.do(order{Do: "claim", Name: "x"}).Text)
+		other.do(order{Do: "cycle", Name: "x", Prims: prims(12), Bytes: rowBytes, Device: "cuda:0", Ordinal: 1, Value: 3, Sync: "stream", Count: 1})
+		owner.kill()
+	}
 }
 
 // A session's groups need no more events than there are: a claim that finds none waits for its client's own, and else is
