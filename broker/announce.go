@@ -50,7 +50,7 @@ func (b *Broker) onSeal(s *snapshot.Sealed) {
 // onGroup notes a group that waits to be filled; the announcer sends it (rule K2).
 func (b *Broker) onGroup(m *snapshot.Session, index uint32) {
 	schema, owner := m.Schema(), m.Owner.(*client)
-	if on := m.Device(index); on != nil && !m.Split() {
+	if on := m.Device(); on != nil && !m.Split() {
 		b.leaseEvent(owner, on, m.ID, uint64(index)) // mapAttribute looks whether it got one
 	}
 	g := b.group(owner, m, index)
@@ -240,7 +240,7 @@ func (b *Broker) deviceAt(sort, index uint32) control.Device {
 // deviceOfGroup tells where a group is filled, which may be elsewhere (rule C5): of device
 // memory all that a client needs, but for the handles (rule C2).
 func (b *Broker) deviceOfGroup(m *snapshot.Session, g *protocol.GroupDescriptor) control.Device {
-	on := m.Device(g.GroupIndex)
+	on := m.Device()
 	if on == nil {
 		return control.Device{Type: int32(tensor.DeviceCPU)}
 	}

@@ -27,7 +27,8 @@ type Config struct {
 	// included.
 	UnsealedBytes uint64
 	// PinnedBytes bounds what one client may pin (rule V7); a quarter of all memory.
-	PinnedBytes uint64
+	PinnedBytes              uint64
+	openUnsealed, openPinned bool // the operator left them open
 	// Retain is how many versions of an attribute stay readable; 4.
 	Retain uint32
 	// Handoff is protocol.HandoffAdopt (default) or HandoffCopy.
@@ -122,6 +123,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.UnsealedBytes > c.MemoryBytes {
 		return c, fmt.Errorf("max-unsealed is %d bytes, more than the %d of memory; lower --max-unsealed or raise --memory", c.UnsealedBytes, c.MemoryBytes)
 	}
+	c.openUnsealed, c.openPinned = c.UnsealedBytes == 0, c.PinnedBytes == 0
 	if c.Retain == 0 {
 		c.Retain = 4
 	}
@@ -146,13 +148,18 @@ func (c Config) withDefaults() (Config, error) {
 func (g *GPUConfig) limitOf(d *device) uint64 { return cmp.Or(g.MemoryBytes, d.info.MemoryBytes) }
 
 // share gives what was left open its part of all memory: that of the host and of the
-// devices that are there at the start.
+// devices that are there.
 func (c *Config) share(devices []*device) {
 	all := c.MemoryBytes
 	for _, d := range devices {
 		all += c.GPU.limitOf(d)
 	}
-	c.UnsealedBytes, c.PinnedBytes = cmp.Or(c.UnsealedBytes, all/4), cmp.Or(c.PinnedBytes, all/4)
+	if c.openUnsealed {
+		c.UnsealedBytes = all / 4
+	}
+	if c.openPinned {
+		c.PinnedBytes = all / 4
+	}
 }
 
 // memoryMin is room for the directory, the versions and one client.

@@ -53,6 +53,8 @@ func (b *Broker) tryDevices() {
 				b.devices.shutDown(g, err)
 				return true
 			})
+			b.config.share(b.devices.all())
+			b.store.SetLimits(b.config.UnsealedBytes, b.config.PinnedBytes)
 		})
 		b.tellDevices(served)
 	})

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"testing"
@@ -116,4 +117,18 @@ func TestVerdictsOfWhatFailed(t *testing.T) {
 	require.Equal(t, "self-test failed: pid namespaces (exporting: 201): share one", reasonOf(v))
 	v = verdictOn(&cudaipc.Error{Code: cudaipc.ErrOutOfMemory, Function: "cuDevicePrimaryCtxRetain"})
 	require.Equal(t, cudaipc.ReasonNoMemory, v.Reason)
+}
+
+// Rules O2, V7: what the operator left open is a quarter of all memory there is, also when a device comes later; what he
+// set stays.
+func TestLimitsFollowTheDevicesThatCome(t *testing.T) {
+	late := &device{info: cudaipc.DeviceInfo{MemoryBytes: 96 << 20}}
+	for _, set := range []uint64{0, 1 << 20} {
+		c, err := Config{MemoryBytes: 32 << 20, ShmDir: t.TempDir(), UnsealedBytes: set}.withDefaults()
+		require.NoError(t, err)
+		c.share(nil)
+		require.Equal(t, []uint64{cmp.Or(set, 8<<20), 8 << 20}, []uint64{c.UnsealedBytes, c.PinnedBytes})
+		c.share([]*device{late})
+		require.Equal(t, []uint64{cmp.Or(set, 32<<20), 32 << 20}, []uint64{c.UnsealedBytes, c.PinnedBytes})
+	}
 }

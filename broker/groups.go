@@ -47,9 +47,9 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 	if err != nil {
 		return out, nil, err
 	}
-	if on := m.Device(0); on != nil && !m.Split() {
+	if on := m.Device(); on != nil {
 		err := b.lostOn(on)
-		if err == nil && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
+		if err == nil && !m.Split() && b.findLease(c, m.ID, 0) == nil { // onGroup found none that is free
 			err = b.noEvent(on)
 		}
 		if err != nil {
@@ -60,6 +60,7 @@ func (b *Broker) mapAttribute(c *client, e *protocol.SubmissionEntry) (out outco
 			b.dropLeases(c, m.ID)
 			return out, nil, err
 		}
+		b.endUnfilled(b.findLease(c, m.ID, 0), job) // there is no job of a session of several groups
 	}
 	g = b.group(c, m, 0)
 	out.Handle, out.Count, out.Ordinal = m.ID, uint64(m.Groups()), g.Ordinal
@@ -112,16 +113,23 @@ func (b *Broker) claimGroup(c *client, e *protocol.SubmissionEntry) (out outcome
 	if err != nil {
 		return out, nil, err
 	}
+	var event *lease
+	if on := b.store.Staging(e.Handle); on != nil {
+		if err := b.lostOn(on); err != nil {
+			return out, nil, err
+		}
+		if event = b.leaseEvent(c, on, e.Handle, e.Value); event == nil {
+			return out, nil, b.noEvent(on)
+		}
+	}
 	m, index, job, err := b.store.Claim(c, e.Handle, e.Value)
 	if err != nil {
+		b.endLease(event, whole)
 		return out, nil, err
 	}
-	if g := m.Device(index); g != nil && b.leaseEvent(c, g, m.ID, uint64(index)) == nil {
-		if job != nil {
-			job.Abort()
-		}
-		_ = b.store.GiveUp(m, uint64(index))
-		return out, nil, b.noEvent(g)
+	if event != nil {
+		event.group = uint64(index)
+		b.endUnfilled(event, job)
 	}
 	name := m.Name()
 	results = protocol.ClaimResults{Group: b.group(c, m, index), Schema: m.Schema(), NameBytes: uint32(len(name)), GroupCount: uint32(m.Groups())}
@@ -135,21 +143,29 @@ func (b *Broker) claimGroup(c *client, e *protocol.SubmissionEntry) (out outcome
 func (b *Broker) unmapGroup(c *client, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
 	lease := b.findLease(c, e.Handle, e.Value)
 	m, err := b.store.FindGroup(c, e.Handle, e.Value)
-	if err != nil {
-		if err != snapshot.ErrRetry {
-			b.endLease(lease, unsure)
-		}
+	if err == snapshot.ErrRetry {
 		return out, nil, err
 	}
-	if e.Flags&protocol.FlagAbort != 0 {
+	if err == nil && e.Flags&protocol.FlagAbort != 0 {
 		if err = b.store.GiveUp(m, e.Value); err == nil {
 			b.endLease(lease, unsure)
 		}
 		return out, nil, err
 	}
-	selection, used, err := c.unmapArguments(lease, false)
-	if err != nil {
-		return out, nil, err
+	selection, used, wrong := c.unmapArguments(lease, false)
+	if err != nil { // of a session that was aborted the group's memory comes back
+		wait, end := b.awaits(lease, used && wrong == nil)
+		if wait == nil {
+			*end = unsure
+		}
+		job = b.store.HandBack(c, e.Handle, e.Value, wait, err)
+		if b.endWith(lease, job, end); job != nil {
+			err = nil
+		}
+		return out, job, err
+	}
+	if wrong != nil {
+		return out, nil, wrong
 	}
 	out.Outcome, job, err = b.unmap(m, e.Value, selection, e.Flags, lease, used)
 	return out, job, err
@@ -178,42 +194,79 @@ func (b *Broker) unmap(m *snapshot.Session, index uint64, selection tensor.Selec
 	if l == nil {
 		return b.store.UnmapGroup(m, index, selection, adopt, seal)
 	}
-	if err := b.lostOn(l.device.store); err != nil {
-		b.endLease(l, missed)
-		b.store.AbortSession(m)
+	if err := m.MayUnmap(index, seal); err != nil {
 		return out, nil, err
 	}
-	end, wait := whole, (func() error)(nil)
-	if used {
-		done := b.waiter(l)
-		end = unsure // until it was waited for
-		wait = func() (err error) {
-			if err = done(); err != nil {
-				end = missed
-			} else {
-				end = whole
-			}
-			return err
+	if err := b.lostOn(l.device.store); err != nil {
+		b.endLease(l, missed)
+		if m.Split() {
+			b.store.FailSession(m, err)
+			_ = b.store.GiveUp(m, index)
+		} else {
+			b.store.AbortSession(m)
 		}
+		return out, nil, err
 	}
-	out, job, err = b.store.UnmapAfter(wait, m, index, selection, adopt, seal)
-	switch {
-	case err == snapshot.ErrRetry:
-	case job == nil:
-		b.endLease(l, end)
-	default:
-		l.waiting = true
-		finish, abort := job.Finish, job.Abort
-		job.Finish = func() (snapshot.Outcome, error) {
-			b.endLease(l, end)
-			return finish()
-		}
-		job.Abort = func() {
-			b.endLease(l, end)
-			abort()
-		}
+	wait, end := b.awaits(l, used)
+	if out, job, err = b.store.UnmapAfter(wait, m, index, selection, adopt, seal); err != snapshot.ErrRetry {
+		b.endWith(l, job, end)
 	}
 	return out, job, err
+}
+
+// awaits gives what waits for a group's event, nil where it is not used, and how its lease
+// ends.
+func (b *Broker) awaits(l *lease, used bool) (wait func() error, end *ending) {
+	end = new(ending)
+	if l == nil || !used {
+		return nil, end
+	}
+	done := b.waiter(l)
+	*end = unsure // until it was waited for
+	return func() (err error) {
+		if err = done(); err != nil {
+			*end = missed
+		} else {
+			*end = whole
+		}
+		return err
+	}, end
+}
+
+// endUnfilled ends the lease of a group whose memory cannot be filled at first: nobody gets it.
+func (b *Broker) endUnfilled(l *lease, job *snapshot.Job) {
+	if job == nil {
+		return
+	}
+	finish := job.Finish
+	job.Finish = func() (snapshot.Outcome, error) {
+		out, err := finish()
+		if err != nil {
+			b.endLease(l, whole)
+		}
+		return out, err
+	}
+}
+
+// endWith ends a lease with the job of its operation; nil: at once.
+func (b *Broker) endWith(l *lease, job *snapshot.Job, end *ending) {
+	if l == nil {
+		return
+	}
+	if job == nil {
+		b.endLease(l, *end)
+		return
+	}
+	l.waiting = true
+	finish, abort := job.Finish, job.Abort
+	job.Finish = func() (snapshot.Outcome, error) {
+		b.endLease(l, *end)
+		return finish()
+	}
+	job.Abort = func() {
+		b.endLease(l, *end)
+		abort()
+	}
 }
 
 // unmapAttribute runs OpUnmapAttribute: it commits what is left, or aborts.
@@ -232,7 +285,7 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 		b.dropLeases(c, m.ID)
 		return out, nil, nil
 	case m.Split():
-		out, job, err = b.unmapShared(c, m, e.Flags)
+		out, job, err = b.unmapShared(c, m, e)
 		if err == errParked {
 			b.parked = append(b.parked, parked{c, *e, m})
 			return out, nil, err
@@ -247,7 +300,7 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	case seal:
 		out.Outcome, job, err = b.store.SealSession(m)
 	}
-	if err == snapshot.ErrRetry || out.again {
+	if err == snapshot.ErrRetry {
 		return out, job, err
 	}
 	b.store.EndSession(m)
@@ -255,18 +308,18 @@ func (b *Broker) unmapAttribute(c *client, e *protocol.SubmissionEntry) (out out
 	return out, job, err
 }
 
-// unmapShared commits what the owner itself holds of a session of several groups, then
-// waits for the other groups.
-func (b *Broker) unmapShared(c *client, m *snapshot.Session, flags uint32) (out outcome, job *snapshot.Job, err error) {
+// unmapShared commits what the owner itself holds of a session of several groups, side by
+// side, then waits for all groups.
+func (b *Broker) unmapShared(c *client, m *snapshot.Session, e *protocol.SubmissionEntry) (out outcome, job *snapshot.Job, err error) {
 	for _, index := range m.Held(c) {
-		if out.Outcome, job, err = b.unmap(m, index, tensor.Selection{Count: tensor.All}, flags&protocol.FlagCopy, b.findLease(c, m.ID, index), true); err != nil {
+		if out.Outcome, job, err = b.unmap(m, index, tensor.Selection{Count: tensor.All}, e.Flags&protocol.FlagCopy, b.findLease(c, m.ID, index), true); err != nil {
 			return out, nil, err
 		}
 		if job != nil {
-			out.again = true
-			return out, job, nil
+			b.startCopy(&copyJob{client: c, entry: *e, job: job, part: m})
 		}
 	}
+	job = nil
 	if err := b.store.Failed(m); err != nil {
 		return out, nil, err
 	}
@@ -274,7 +327,7 @@ func (b *Broker) unmapShared(c *client, m *snapshot.Session, flags uint32) (out 
 		return out, nil, errParked
 	}
 	out.Handle, out.Ordinal = m.ID, m.Group(0).Ordinal
-	if flags&protocol.FlagSeal != 0 {
+	if e.Flags&protocol.FlagSeal != 0 {
 		out.Outcome, job, err = b.store.SealSession(m)
 	}
 	return out, job, err

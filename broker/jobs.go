@@ -19,6 +19,7 @@ type copyJob struct {
 	entry  protocol.SubmissionEntry
 	out    outcome
 	job    *snapshot.Job
+	part   *snapshot.Session // of several groups: the copy is of one of them, and the op is parked until all are there
 }
 
 // besideOthers tells whether the client's next ops go on while the op's job runs, which may
@@ -27,7 +28,7 @@ type copyJob struct {
 func (w *copyJob) besideOthers() bool {
 	switch w.entry.Opcode {
 	case protocol.OpUnmapGroup, protocol.OpUnmapAttribute:
-		return w.job.Device && !w.out.again
+		return w.job.Device || w.part != nil
 	case protocol.OpMirror:
 		return true
 	}
@@ -37,7 +38,7 @@ func (w *copyJob) besideOthers() bool {
 // awaitsRoom tells of an op that was refused for want of what a job of the same client's may
 // hold until it ends: an event, memory. It waits for that, as it did nothing yet.
 func awaitsRoom(e *protocol.SubmissionEntry, err error) bool {
-	if err == nil || e.Opcode != protocol.OpMap && e.Opcode != protocol.OpWrite {
+	if err == nil || e.Opcode != protocol.OpMap && e.Opcode != protocol.OpWrite && e.Opcode != protocol.OpClaimGroup {
 		return false
 	}
 	status := snapshot.StatusError(err).Status
@@ -46,8 +47,8 @@ func awaitsRoom(e *protocol.SubmissionEntry, err error) bool {
 
 // startCopy runs a job beside the loop. The client's next op waits until it is done, but for
 // some that wait for a device.
-func (b *Broker) startCopy(c *client, e protocol.SubmissionEntry, out outcome, job *snapshot.Job) {
-	w := &copyJob{client: c, entry: e, out: out, job: job}
+func (b *Broker) startCopy(w *copyJob) {
+	c, job := w.client, w.job
 	if w.besideOthers() {
 		c.beside++
 	} else {
@@ -77,6 +78,12 @@ func (b *Broker) endCopy(w *copyJob, fault error) {
 		return
 	}
 	got, err := w.job.Finish()
+	if w.part != nil {
+		if err != nil { // nobody else hears of it
+			b.store.FailSession(w.part, err)
+		}
+		return
+	}
 	if w.out.again && err == nil {
 		c.waiting = slices.Insert(c.waiting, 0, w.entry)
 		return

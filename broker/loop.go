@@ -166,7 +166,7 @@ func (b *Broker) run(c *client) {
 			continue
 		}
 		if job != nil {
-			if b.startCopy(c, e, out, job); c.copying {
+			if b.startCopy(&copyJob{client: c, entry: e, out: out, job: job}); c.copying {
 				return
 			}
 			continue

@@ -44,11 +44,11 @@ type DirectoryHeader struct {
 	BrokerIncarnation uint64
 	// StartedNs is when it started, Unix time.
 	StartedNs uint64
-	// PinnedBytesMax is how many bytes of distinct versions one client may pin (rule V7).
+	// PinnedBytesMax is how many bytes of distinct versions one client may pin (rule V7); it may change when a device comes.
 	PinnedBytesMax uint64
 	// MemoryBytesMax is the pool's limit.
 	MemoryBytesMax uint64
-	// UnsealedBytesMax is how many unsealed bytes may wait (rule O2).
+	// UnsealedBytesMax is how many unsealed bytes may wait (rule O2); it may change when a device comes.
 	UnsealedBytesMax uint64
 	// IdentityTag is the upper 24 bits of every path and token id of this generation (rule L3).
 	IdentityTag uint64

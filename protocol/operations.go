@@ -408,11 +408,12 @@ type GroupDescriptor struct {
 	// LeaseBytes is the room that the block has; at least Block.LengthBytes.
 	LeaseBytes uint64
 	// PrimsOffsetBytes says where the group's PrimCount path ids lie, uint64, counted from Block.OffsetBytes and within
-	// LeaseBytes; 0 where only the session's owner fills groups. Of kind array as many row lengths follow them, uint64 in
-	// elements.
+	// LeaseBytes, or from the beginning of PrimsSegment; 0 where only the session's owner fills groups. Of kind array as
+	// many row lengths follow them, uint64 in elements.
 	PrimsOffsetBytes uint64
-	// ReservedTail is 0.
-	ReservedTail uint64
+	// PrimsSegment is the segment of host memory where the path ids lie when DeviceNumber is not 0; 0 where they lie in
+	// the block, or nowhere.
+	PrimsSegment uint64
 }
 
 // ClaimResults are what a claimant needs to fill its group. NameBytes bytes of the attribute's name follow.

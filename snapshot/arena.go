@@ -104,6 +104,9 @@ func (m *Memory) block(a *Arena, lease shm.Block) *Block {
 	return b
 }
 
+// in tells whether there is a block, and whether it lies in a segment.
+func (b *Block) in(segment uint64) bool { return b != nil && b.Ref.Segment == segment }
+
 // device is where the block lies; nil: in the host's memory, or nowhere any more.
 func (b *Block) device() *Device {
 	if b.arena.space == nil {

@@ -35,6 +35,11 @@ func (s *Store) LoseDevice(d *Device, why error, given func(rows uint64)) {
 		s.broken = map[*Device]*breakage{}
 	}
 	s.broken[d] = &breakage{why: why, given: given}
+	for _, m := range s.sessions {
+		if m.arena != nil && m.staging == d && m.left > 0 { // whoever claims a group would meet it
+			s.FailSession(m, named(m.target.Name, why))
+		}
+	}
 	s.giveUpBroken(false)
 }
 
@@ -68,7 +73,7 @@ func (s *Store) giveUpBroken(heard bool) {
 				c.unheard = k.ordinal
 			}
 			if k.session != nil && !k.session.ended {
-				k.session.failed = named(c.name, b.why)
+				s.FailSession(k.session, named(c.name, b.why))
 			}
 			b.rows += uint64(len(k.prims))
 			c.removeCapture(k)

@@ -102,7 +102,7 @@ func (k *capture) aim(q *Query, selection *tensor.Selection, count uint64) {
 // shared tells whether others than its producer may write to the capture's block: it
 // never becomes a version.
 func (k *capture) shared() bool {
-	return k.block != nil && k.block.arena.Sort == protocol.SegmentShared
+	return k.block != nil && k.block.arena.Sort&^protocol.SegmentOnDevice == protocol.SegmentShared
 }
 
 // insertCapture puts a capture where its ordinal belongs, behind those accepted

@@ -136,15 +136,10 @@ func (s *Store) device(what string, kind, id uint32) (*Device, error) {
 // onDevice tells whether the column's rows lie on a device, served or not.
 func (c *column) onDevice() bool { return c.schema.DeviceType == tensor.DeviceCUDA }
 
-// Device is where a group's rows are filled; nil: in the host's memory. The descriptor of
-// such a group has DeviceNumber and ArenaGeneration; the event is the broker's to lease and
-// to name (rule C3).
-func (m *Session) Device(index uint32) *Device {
-	if b := m.groups[index].block; b != nil {
-		return b.device()
-	}
-	return nil
-}
+// Device is where the session's rows are filled; nil: in the host's memory. The descriptor
+// of a group on a device has DeviceNumber and ArenaGeneration; the event is the broker's to
+// lease and to name (rule C3).
+func (m *Session) Device() *Device { return m.staging }
 
 // served is the device of a stored schema, nil also where it is not there in this life.
 func (s *Store) served(w *protocol.Schema) *Device {

@@ -44,6 +44,10 @@ type fakeDevice struct {
 
 const fakePage = 4096
 
+// fakeGap lies between two arenas: they never touch, and rows of two are at a distance that a
+// copy could take (pitchMax).
+const fakeGap = 1 << 24
+
 // fakeNext is the first address that no device has used yet.
 var fakeNext atomic.Uint64
 
@@ -94,8 +98,8 @@ func (f *fakes) grown(r GrowRequest) *Segment {
 	require.Zero(f.t, r.SizeBytes%ArenaAlign, "rule C1")
 	require.NotZero(f.t, r.Arena.Sort&protocol.SegmentOnDevice)
 	fakeNext.CompareAndSwap(0, 0x7f00_0000_0000)
-	end := fakeNext.Add(r.SizeBytes + 1<<30) // two arenas never touch
-	a := &fakeArena{device: r.Arena.Device(), base: end - r.SizeBytes - 1<<30, size: r.SizeBytes, sort: r.Arena.Sort}
+	end := fakeNext.Add(r.SizeBytes + fakeGap)
+	a := &fakeArena{device: r.Arena.Device(), base: end - r.SizeBytes - fakeGap, size: r.SizeBytes, sort: r.Arena.Sort}
 	f.arenas = append(f.arenas, a)
 	return &Segment{ID: r.ID, Bytes: fakeReservation()[:r.SizeBytes:r.SizeBytes], Base: a.base}
 }

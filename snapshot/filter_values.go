@@ -43,7 +43,7 @@ func (p *Predicate) test(schema *tensor.Schema, t *stringTable) (func(row []byte
 	d := schema.DType
 	switch {
 	case schema.Device.Type == tensor.DeviceCUDA:
-		return nil, protocol.Errorf(protocol.StatusNotSupported, "%s on attribute %q is not supported: its values lie on %s, where no filter looks; HAS works there", operatorNames[p.Operator], p.Name, schema.Device)
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "%s on attribute %q is not supported: its values lie on %s, where no filter looks: ask with HAS, read the attribute on the cpu and make a query of the prims that fit, or write what is looked for to an attribute of the host as well", operatorNames[p.Operator], p.Name, schema.Device)
 	case p.Operator == protocol.FilterContains && tokens:
 		return func(row []byte) bool {
 			for ; len(row) >= 8; row = row[8:] {

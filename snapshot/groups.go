@@ -8,6 +8,7 @@ import (
 
 	"callboard/fault"
 	"callboard/protocol"
+	"callboard/shm"
 )
 
 // A session of several groups (rule M2) lies in an arena of its own, of segments that
@@ -44,7 +45,7 @@ func (s *Store) split(m *Session, arena *Arena, groupRows uint64, starts []uint6
 		s.opening[m.Owner] = m.arena
 	}
 	m.groups, m.left = make([]group, count), int(count)
-	total := uint64(0)
+	var total, onDevice uint64
 	for i := range m.groups {
 		first := uint64(i) * groupRows
 		rows := min(groupRows, m.rows-first)
@@ -52,23 +53,57 @@ func (s *Store) split(m *Session, arena *Arena, groupRows uint64, starts []uint6
 		if starts != nil {
 			m.groups[i].starts = startsFrom(starts[first:][:rows+1])
 		}
-		total += (m.groupBytes(&m.groups[i]) + 4095) &^ 4095
+		host, device := m.groupBytes(&m.groups[i])
+		total += (host + shm.PageAlign - 1) &^ (shm.PageAlign - 1)
+		onDevice += (device + shm.BlockAlign - 1) &^ (shm.BlockAlign - 1)
 	}
-	whole, err := s.memory.Alloc(m.arena, total) // so that one segment has room for all
-	if err != nil {
+	if err := s.makeRoom(m.arena, total); err != nil {
 		return err
 	}
-	s.memory.Drop(whole)
+	if m.staging != nil {
+		if err := s.makeRoom(s.memory.arenaOn(m.arena, m.staging), onDevice); err != nil {
+			return err
+		}
+	}
 	for i := range m.groups {
-		g := &m.groups[i]
-		if g.block, err = s.memory.Alloc(m.arena, m.groupBytes(g)); err != nil {
-			for _, g := range m.groups[:i] {
-				s.memory.Drop(g.block)
+		if err := s.leaseGroup(m, &m.groups[i]); err != nil {
+			for k := range m.groups[:i] {
+				s.dropGroup(&m.groups[k])
 			}
 			return err
 		}
 	}
 	return nil
+}
+
+// makeRoom sees to it that one segment has room for all of a session's groups.
+func (s *Store) makeRoom(arena *Arena, total uint64) error {
+	whole, err := s.memory.Alloc(arena, total)
+	s.memory.Drop(whole)
+	return err
+}
+
+// leaseGroup takes the memory that a group's claimant fills, and that which tells it what.
+func (s *Store) leaseGroup(m *Session, g *group) (err error) {
+	host, device := m.groupBytes(g)
+	if m.staging == nil {
+		g.block, err = s.memory.Alloc(m.arena, host)
+		return err
+	}
+	if g.words, err = s.memory.Alloc(m.arena, host); err != nil {
+		return err
+	}
+	if g.block, err = s.memory.Alloc(s.memory.arenaOn(m.arena, m.staging), device); err != nil {
+		s.dropGroup(g)
+	}
+	return err
+}
+
+// dropGroup gives a group's memory back.
+func (s *Store) dropGroup(g *group) {
+	s.memory.Drop(g.block)
+	s.memory.Drop(g.words)
+	g.block, g.words = nil, nil
 }
 
 // endOpening forgets the arena of the session that owner tries to open. ErrRetry keeps
@@ -95,12 +130,24 @@ func (m *Session) wordBytes(g *group) uint64 {
 	return 8 * g.rows
 }
 
-func (m *Session) groupBytes(g *group) uint64 { return m.primsOffset(g) + m.wordBytes(g) }
+// groupBytes is how much memory of the host, and of the device that it is filled on, a group
+// takes.
+func (m *Session) groupBytes(g *group) (host, device uint64) {
+	if m.staging != nil {
+		return m.wordBytes(g), m.bytesOf(g, g.rows)
+	}
+	return m.primsOffset(g) + m.wordBytes(g), 0
+}
 
-// putBehind writes what lies behind a group's rows. Claimants can write there too:
-// nothing of it is read again.
-func (m *Session) putBehind(block []byte, g *group, prims []uint64) {
-	words := block[m.primsOffset(g):]
+// putBehind writes what lies behind a group's rows, or in a block of its own. Claimants can
+// write there too: nothing of it is read again.
+func (m *Session) putBehind(block, beside *Block, g *group, prims []uint64) {
+	var words []byte
+	if beside != nil {
+		words = beside.Bytes
+	} else {
+		words = block.Bytes[m.primsOffset(g):]
+	}
 	for i, prim := range prims {
 		binary.LittleEndian.PutUint64(words[8*i:], prim)
 	}
@@ -169,11 +216,9 @@ func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error)
 		return refuse(protocol.StatusInvalidHandle, "group %d of session %d was claimed before, as attempt %d", index, id, g.attempt)
 	}
 	if g.block == nil {
-		block, err := s.memory.Alloc(m.arena, m.groupBytes(g))
-		if err != nil {
+		if err := s.leaseGroup(m, g); err != nil {
 			return nil, 0, nil, err
 		}
-		g.block = block
 	}
 	job := s.fillGroup(m, int(index))
 	g.claimant = who
@@ -181,12 +226,20 @@ func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error)
 	return m, uint32(index), job, nil
 }
 
-// FindGroup gives the session of a group that who has claimed. Of a session that was
-// aborted meanwhile the group's block comes back.
+// Staging is where the groups of a session of several are filled; nil: in the host's
+// memory, or it is none.
+func (s *Store) Staging(id uint64) *Device {
+	if m := s.sessions[id]; m != nil && m.arena != nil {
+		return m.staging
+	}
+	return nil
+}
+
+// FindGroup gives the session of a group that who has claimed. Where the session was
+// aborted meanwhile, HandBack follows.
 func (s *Store) FindGroup(who any, id, index uint64) (*Session, error) {
 	m := s.sessions[id]
 	if m == nil || m.arena == nil {
-		s.dropLent(func(l *lent) bool { return !l.late && l.claimant == who && l.session == id && l.index == index })
 		return s.FindSession(who, id)
 	}
 	if index >= uint64(len(m.groups)) {
@@ -200,6 +253,24 @@ func (s *Store) FindGroup(who any, id, index uint64) (*Session, error) {
 		return nil, ErrRetry
 	}
 	return m, nil
+}
+
+// HandBack takes back what a claimant has of a group of a session that was aborted
+// meanwhile. With wait its work may still write there: that is over when wait has returned
+// (rule B4), and the Job, which ends with the error failed, waits for it. No Job: there is
+// nothing to wait for.
+func (s *Store) HandBack(who any, id, index uint64, wait func() error, failed error) (job *Job) {
+	if s.sessions[id] != nil {
+		return nil
+	}
+	s.dropLent(func(l *lent) bool {
+		back := !l.late && l.claimant == who && l.session == id && l.index == index
+		if back && wait != nil && l.block.device() != nil {
+			job = s.waitOut(wait, l.block, who, failed)
+		}
+		return back
+	})
+	return job
 }
 
 // Held lists the groups that who has claimed and not handed back.
@@ -234,17 +305,27 @@ func (s *Store) giveUp(m *Session, index uint64) {
 	s.announce(m, uint32(index))
 }
 
-// again decides about a group that was refused. What waiting may cure is another
-// attempt's; anything else ends the session's prospects: the next attempt would meet it
-// as well.
+// again decides about a group that was refused. What waiting may cure, and what went wrong
+// with a device or with the claimant's work there, is another attempt's; anything else ends
+// the session's prospects: the next attempt would meet it as well.
 func (s *Store) again(m *Session, index uint64, err error) bool {
 	switch StatusError(err).Status {
-	case protocol.StatusQueueFull, protocol.StatusOutOfMemory:
-		s.giveUp(m, index)
-		return true
+	case protocol.StatusQueueFull, protocol.StatusOutOfMemory, protocol.StatusTimeout, protocol.StatusOpFailed:
+		if s.brokenBy(m.staging) == nil && s.brokenBy(s.served(&m.target.Schema)) == nil {
+			s.giveUp(m, index)
+			return true
+		}
 	}
-	m.failed = err
+	s.FailSession(m, err)
 	return false
+}
+
+// FailSession says why a session of several groups can never be committed; the first reason
+// counts.
+func (s *Store) FailSession(m *Session, err error) {
+	if m.failed == nil {
+		m.failed = err
+	}
 }
 
 // giveUpClaims gives up what a client that hung up has claimed of a session. Until its
@@ -261,8 +342,12 @@ func (s *Store) giveUpClaims(m *Session, who any) {
 // lend keeps a group's block for its claimant.
 func (s *Store) lend(m *Session, index uint64) {
 	g := &m.groups[index]
-	s.lent = append(s.lent, lent{claimant: g.claimant, session: m.ID, index: index, block: g.block})
-	g.block = nil
+	for _, block := range []*Block{g.block, g.words} {
+		if block != nil {
+			s.lent = append(s.lent, lent{claimant: g.claimant, session: m.ID, index: index, block: block})
+		}
+	}
+	g.block, g.words = nil, nil
 }
 
 func (s *Store) dropLent(which func(*lent) bool) {
@@ -290,12 +375,12 @@ func (s *Store) Claims(who any, segment uint64) bool {
 			continue
 		}
 		for i := range m.groups {
-			if g := &m.groups[i]; g.claimant == who && g.block != nil && g.block.Ref.Segment == segment {
+			if g := &m.groups[i]; g.claimant == who && (g.block.in(segment) || g.words.in(segment)) {
 				return true
 			}
 		}
 	}
-	return slices.ContainsFunc(s.lent, func(l lent) bool { return l.claimant == who && l.block.Ref.Segment == segment })
+	return slices.ContainsFunc(s.lent, func(l lent) bool { return l.claimant == who && l.block.in(segment) })
 }
 
 // Unclaimed calls yield with each group that can be claimed: of session id, or of all

@@ -84,7 +84,7 @@ func (s *Store) mirrored(index uint32, birth uint64) (*column, *version, error) 
 	}
 	c := s.columns[index]
 	if c.ragged != nil {
-		return nil, nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q is of kind array: its rows are served from host memory only", c.name)
+		return nil, nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q is of kind array: its rows are served from host memory only; read them there", c.name)
 	}
 	i := slices.IndexFunc(c.versions, func(v *version) bool { return v.birth == birth && !v.gone() })
 	if i < 0 {

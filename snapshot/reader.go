@@ -88,15 +88,16 @@ func (r *Reader) Epoch() uint64 { return atomic.LoadUint64(&r.root.Epoch) }
 // segments then looks through Segment for those to unmap.
 func (r *Reader) RetiredCount() uint32 { return atomic.LoadUint32(&r.root.RetiredCount) }
 
-// PinnedBytesMax is how many bytes of distinct versions one client may pin (rule V7).
-func (r *Reader) PinnedBytesMax() uint64 { return r.root.PinnedBytesMax }
+// PinnedBytesMax is how many bytes of distinct versions one client may pin (rule V7); it grows
+// when a device comes.
+func (r *Reader) PinnedBytesMax() uint64 { return atomic.LoadUint64(&r.root.PinnedBytesMax) }
 
 // Directory is a copy of the root's plain fields, for display. The tables and the
 // recovery records in it mean nothing outside the mapping.
 func (r *Reader) Directory() protocol.DirectoryHeader {
 	d := protocol.DirectoryHeader{
-		BrokerIncarnation: r.root.BrokerIncarnation, StartedNs: r.StartedNs(), PinnedBytesMax: r.root.PinnedBytesMax,
-		MemoryBytesMax: r.root.MemoryBytesMax, UnsealedBytesMax: r.root.UnsealedBytesMax, IdentityTag: r.root.IdentityTag,
+		BrokerIncarnation: r.root.BrokerIncarnation, StartedNs: r.StartedNs(), PinnedBytesMax: r.PinnedBytesMax(),
+		MemoryBytesMax: r.root.MemoryBytesMax, UnsealedBytesMax: atomic.LoadUint64(&r.root.UnsealedBytesMax), IdentityTag: r.root.IdentityTag,
 		RetainDefault: r.root.RetainDefault, HandoffDefaultMode: r.root.HandoffDefaultMode,
 		AttributeCount: atomic.LoadUint32(&r.root.AttributeCount), RetiredCount: r.RetiredCount(),
 		StringCount: atomic.LoadUint64(&r.root.StringCount), SegmentCount: atomic.LoadUint64(&r.root.SegmentCount),

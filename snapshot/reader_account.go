@@ -78,7 +78,7 @@ func (a *accounts) addRows(r *Reader, p *Pinned, v *Version, bytes uint64) error
 		return nil
 	}
 	more := bytes - h.data
-	if limit := r.root.PinnedBytesMax; limit != 0 && a.bytes+more > limit {
+	if limit := r.PinnedBytesMax(); limit != 0 && a.bytes+more > limit {
 		return a.limit(v, more, limit)
 	}
 	a.bytes += more
@@ -116,7 +116,7 @@ func (a *accounts) count(r *Reader, p *Pinned, v *Version) error {
 	h := a.held[key]
 	if h.pins == 0 {
 		h.bytes, h.data = v.Block.LengthBytes, 0
-		if limit := r.root.PinnedBytesMax; limit != 0 && a.bytes+h.bytes > limit {
+		if limit := r.PinnedBytesMax(); limit != 0 && a.bytes+h.bytes > limit {
 			return a.limit(v, h.bytes, limit)
 		}
 		a.bytes += h.bytes

@@ -20,7 +20,8 @@ type Session struct {
 	row     uint64 // bytes of a row; of an array none: its groups say
 	ordinal uint64
 	init    uint32
-	column  uint32 // its index, NoColumn where the attribute does not exist yet
+	staging *Device // where its rows are filled; nil: in the host's memory
+	column  uint32  // its index, NoColumn where the attribute does not exist yet
 	groups  []group
 	left    int    // groups that were not unmapped
 	arena   *Arena // of a session of several groups, else nil
@@ -39,6 +40,7 @@ type group struct {
 	rows     uint64
 	starts   []uint64     // of an array: where each row begins in the block, in bytes, and the last one ends
 	block    *Block       // nil once it was unmapped; while it is unclaimed: the next claim leases one
+	words    *Block       // of one of several on a device: what its claimant is told of its rows, on the host; with block
 	claimant any          // nil: nobody; compared only
 	attempt  uint32       // from 1
 	busy     bool         // a job fills the block
@@ -100,14 +102,17 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 	if starts != nil {
 		size = starts[rows]
 	}
-	staging, err := s.stagingOf(t, &r, groupRows != 0 && groupRows < rows)
+	staging, err := s.stagingOf(t, &r)
 	if err != nil {
 		return nil, err
 	}
 	if init > protocol.InitCurrent {
 		return nil, protocol.Errorf(protocol.StatusInvalidArgument, "init is %d: expected %d (none), %d (zero) or %d (current)", init, protocol.InitNone, protocol.InitZero, protocol.InitCurrent)
 	}
-	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, ordinal: ordinal, init: init, column: protocol.NoColumn}
+	if size == 0 {
+		staging = nil
+	}
+	m := &Session{Owner: owner, target: *t, rows: rows, row: r.rowBytes, ordinal: ordinal, init: init, staging: staging, column: protocol.NoColumn}
 	m.target.Schema, m.target.Ordinal, m.target.ElementSizes = r.schema, ordinal, nil
 	if r.column != nil {
 		m.column = r.column.index
@@ -117,9 +122,6 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 	} else {
 		m.groups, m.left = m.only[:], 1
 		m.only[0] = group{query: t.Query, rows: rows, starts: starts, claimant: owner, attempt: 1, gone: &m.gone}
-		if size == 0 {
-			staging = nil
-		}
 		m.only[0].block, err = s.memory.Alloc(s.memory.arenaOn(arena, staging), size)
 	}
 	return m, err
@@ -127,7 +129,7 @@ func (s *Store) openSession(owner any, arena *Arena, t *Target, init uint32, gro
 
 // fillGroup brings a group's block to what init asks for: zeros, then the sealed values on
 // top. Claimants learn from the block, behind the rows, which prims the rows are for, and
-// how long those of an array are.
+// how long those of an array are; on a device from a block of the host's.
 func (s *Store) fillGroup(m *Session, index int) *Job {
 	g := &m.groups[index]
 	size := m.bytesOf(g, g.rows)
@@ -135,7 +137,10 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 		return nil
 	}
 	g.busy = true
-	attempt, dst := g.attempt, g.block.Hold()
+	attempt, dst, words := g.attempt, g.block.Hold(), g.words
+	if words != nil {
+		words.Hold()
+	}
 	var src *Block
 	var rows []uint32
 	var count uint64
@@ -156,6 +161,7 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 			g.busy = false
 		}
 		s.memory.Drop(dst)
+		s.memory.Drop(words)
 		s.memory.Drop(src)
 		for i := range pieces {
 			s.memory.Drop(pieces[i].from)
@@ -163,6 +169,9 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 	}
 	prims := g.query.prims[:g.rows]
 	device := deviceOf(dst, src)
+	if m.init == protocol.InitNone {
+		device, size = nil, 0
+	}
 	var failed error
 	job := &Job{
 		Bytes:  size,
@@ -184,7 +193,7 @@ func (s *Store) fillGroup(m *Session, index int) *Job {
 				pieces[i].copyTo(dst.Bytes)
 			}
 			if m.arena != nil {
-				m.putBehind(dst.Bytes, g, prims)
+				m.putBehind(dst, words, g, prims)
 			}
 		},
 		Finish: func() (Outcome, error) {
@@ -237,7 +246,10 @@ func (m *Session) Group(index uint32) protocol.GroupDescriptor {
 		d.Block, d.LeaseBytes = g.block.Ref, g.block.Ref.LengthBytes
 		d.Block.LengthBytes = m.bytesOf(g, g.rows)
 		d.DeviceNumber, d.ArenaGeneration = g.block.device().number(), g.block.life()
-		if m.arena != nil {
+		switch {
+		case g.words != nil:
+			d.PrimsSegment, d.PrimsOffsetBytes = g.words.Ref.Segment, g.words.Ref.OffsetBytes
+		case m.arena != nil:
 			d.PrimsOffsetBytes = m.primsOffset(g)
 		}
 	}
@@ -288,8 +300,8 @@ func (s *Store) FindSession(owner any, id uint64) (*Session, error) {
 }
 
 // UnmapGroup commits what the client put into group index. adopt: nobody holds a
-// view of the block any more (rule M1). The lease ends whatever comes of it,
-// except for ErrRetry.
+// view of the block any more (rule M1). The lease ends whatever comes of it, except for
+// ErrRetry and what MayUnmap refuses.
 func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
 	return s.UnmapAfter(nil, m, index, selection, adopt, seal)
 }
@@ -300,19 +312,10 @@ func (s *Store) UnmapGroup(m *Session, index uint64, selection tensor.Selection,
 // client until ReleaseLent: work of that client may still write to it (rule B4). An
 // operation that fails for another reason still ends when wait has returned.
 func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selection tensor.Selection, adopt, seal bool) (Outcome, *Job, error) {
-	if index >= uint64(len(m.groups)) {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
+	if err := m.MayUnmap(index, seal); err != nil {
+		return Outcome{}, nil, err
 	}
 	g := &m.groups[index]
-	if g.unmapped || g.filing {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
-	}
-	if wait != nil && m.arena != nil {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d, which lie in host memory: there is no event to wait for", index, len(m.groups), m.ID)
-	}
-	if seal && m.arena != nil {
-		return Outcome{}, nil, protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d: it cannot be sealed alone; seal when the session is unmapped", index, len(m.groups), m.ID)
-	}
 	rows := g.rows
 	if selection.IndexMap == nil && selection.Count != tensor.All && selection.Count < rows {
 		rows = selection.Count // the leading rows of the group
@@ -339,8 +342,7 @@ func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selectio
 	if err != nil && m.arena != nil && s.again(m, index, err) {
 		return out, nil, err
 	}
-	s.memory.Drop(g.block)
-	g.block = nil
+	s.dropGroup(g)
 	g.gone.Store(true)
 	if err == nil {
 		out.Handle = m.ID
@@ -351,6 +353,19 @@ func (s *Store) UnmapAfter(wait func() error, m *Session, index uint64, selectio
 		m.unmapped(index, out.Ordinal)
 	}
 	return out, job, err
+}
+
+// MayUnmap refuses what is no unmap of a group at all: then its lease goes on.
+func (m *Session) MayUnmap(index uint64, seal bool) error {
+	switch {
+	case index >= uint64(len(m.groups)):
+		return protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d is unknown: the number of its groups is %d", index, m.ID, len(m.groups))
+	case m.groups[index].unmapped || m.groups[index].filing:
+		return protocol.Errorf(protocol.StatusInvalidHandle, "group %d of session %d was unmapped before", index, m.ID)
+	case seal && m.arena != nil:
+		return protocol.Errorf(protocol.StatusInvalidArgument, "group %d is one of %d of session %d: it cannot be sealed alone; seal when the session is unmapped", index, len(m.groups), m.ID)
+	}
+	return nil
 }
 
 // unmapped notes that a group was handed back, and the ordinal that it was accepted at.
@@ -370,8 +385,7 @@ func (s *Store) file(m *Session, index uint64, job *Job) {
 	job.Finish = func() (Outcome, error) {
 		g.filing = false
 		out, err := finish()
-		if err != nil && m.arena != nil && !m.ended { // a device failed: for the next attempt it may not
-			s.giveUp(m, index)
+		if err != nil && m.arena != nil && !m.ended && s.again(m, index, err) {
 			return out, err
 		}
 		m.unmapped(index, out.Ordinal)
@@ -410,8 +424,7 @@ func (s *Store) endSession(m *Session, committed bool) {
 		if g.block != nil && g.claimant != nil && g.claimant != m.Owner {
 			s.lend(m, uint64(i)) // its claimant may write until it learns of this
 		}
-		s.memory.Drop(g.block)
-		g.block = nil
+		s.dropGroup(g)
 		g.gone.Store(true)
 	}
 	if !committed {

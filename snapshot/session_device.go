@@ -3,7 +3,7 @@ package snapshot
 import "callboard/protocol"
 
 // stagingOf is where a session's rows are filled (rule C5); nil: in the host's memory.
-func (s *Store) stagingOf(t *Target, r *resolved, split bool) (*Device, error) {
+func (s *Store) stagingOf(t *Target, r *resolved) (*Device, error) {
 	d := r.device
 	if t.StagingType != 0 || t.StagingID != 0 {
 		var err error
@@ -11,13 +11,8 @@ func (s *Store) stagingOf(t *Target, r *resolved, split bool) (*Device, error) {
 			return nil, named(t.Name, err)
 		}
 	}
-	switch {
-	case d == nil:
-		return nil, nil
-	case r.schema.Kind == protocol.KindArray:
-		return nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q is of kind array and staging is %s: its rows are filled in host memory only", t.Name, d)
-	case split:
-		return nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q: staging is %s and group_rows splits the session: sessions of several groups are filled in host memory only; ask for staging on the cpu, or leave group_rows out", t.Name, d)
+	if d != nil && r.schema.Kind == protocol.KindArray {
+		return nil, protocol.Errorf(protocol.StatusNotSupported, "attribute %q is of kind array and staging is %s: its rows are filled in host memory only; leave staging out, or ask for the cpu", t.Name, d)
 	}
 	return d, nil
 }

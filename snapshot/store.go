@@ -163,9 +163,8 @@ func (s *Store) begin() {
 	for _, sp := range s.memory.devices {
 		sp.life = r.StartedNs
 	}
-	store64(&r.PinnedBytesMax, c.PinnedBytesMax)
 	store64(&r.MemoryBytesMax, s.memory.LimitBytes)
-	store64(&r.UnsealedBytesMax, c.UnsealedBytesMax)
+	s.tellLimits()
 	store32(&r.RetainDefault, c.Retain)
 	store32(&r.HandoffDefaultMode, c.Handoff)
 	host := [len(r.HostName)]byte{}
@@ -176,6 +175,12 @@ func (s *Store) begin() {
 	s.memory.table = s.noteSegment
 	s.memory.Pressure = s.reclaimUnderPressure
 	s.memory.Explain = s.explainMemory
+}
+
+// tellLimits puts the limits into the directory.
+func (s *Store) tellLimits() {
+	store64(&s.root.PinnedBytesMax, s.config.PinnedBytesMax)
+	store64(&s.root.UnsealedBytesMax, s.config.UnsealedBytesMax)
 }
 
 // setDefaults fills in what the operator left open.

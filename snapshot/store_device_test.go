@@ -133,7 +133,7 @@ func TestABlockOfADeviceIsAdopted(t *testing.T) {
 		m, err := f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: onDevice(bytesSchema(4), 0), Ordinal: ordinal}, protocol.InitNone)
 		require.NoError(t, err)
 		g := m.Group(0)
-		require.Same(t, &f.fakes.devices[0].Device, m.Device(0))
+		require.Same(t, &f.fakes.devices[0].Device, m.Device())
 		require.EqualValues(t, 1, g.DeviceNumber)
 		require.Equal(t, f.header().StartedNs, g.ArenaGeneration)
 		require.EqualValues(t, protocol.SegmentClient|protocol.SegmentOnDevice, f.memory.Segment(g.Block.Segment).Sort)
@@ -229,15 +229,13 @@ func TestDevicesThatAreNotServed(t *testing.T) {
 	wrong = bytesSchema(4)
 	wrong.DeviceID = 1
 	requireStatus(t, protocol.StatusInvalidArgument, write("a", wrong))
-	require.Contains(t, requireStatus(t, protocol.StatusNotSupported, f.store.Declare("a", onDevice(arraySchema(4), 0), 0, 0)).Text, "kind is array")
+	require.Contains(t, requireStatus(t, protocol.StatusNotSupported, f.store.Declare("a", onDevice(arraySchema(4), 0), 0, 0)).Text, "kind is array: rows of lengths of their own are served from host memory only; use kind fixed, or device cpu")
 	for _, staging := range [][2]uint32{{2, 2}, {1, 1}, {9, 0}} {
 		_, err := f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: bytesSchema(4), Ordinal: 1, StagingType: staging[0], StagingID: staging[1]}, 0)
 		requireStatus(t, protocol.StatusInvalidArgument, err)
 	}
 	_, err := f.open(f, arena, Target{Query: queryOf(p...), Name: "a", Schema: arraySchema(4), Ordinal: 1, ElementSizes: []uint64{1, 1}, StagingType: 2}, 0)
-	requireStatus(t, protocol.StatusNotSupported, err)
-	_, _, err = f.store.Map(f, arena, &Target{Query: queryOf(p...), Name: "a", Schema: onDevice(bytesSchema(4), 0), Ordinal: 1}, 0, 1)
-	require.Contains(t, requireStatus(t, protocol.StatusNotSupported, err).Text, "group_rows")
+	require.Contains(t, requireStatus(t, protocol.StatusNotSupported, err).Text, "staging is cuda:0: its rows are filled in host memory only; leave staging out, or ask for the cpu")
 	require.Len(t, f.store.columns, 1)
 
 	require.NoError(t, f.store.Declare("a", onDevice(bytesSchema(4), 1), 0, 0))
@@ -255,7 +253,12 @@ func TestDevicesThatAreNotServed(t *testing.T) {
 		return err
 	}
 	require.NoError(t, filter(protocol.FilterHas))
-	require.Contains(t, requireStatus(t, protocol.StatusNotSupported, filter(protocol.FilterLess, "1")).Text, "cuda:1")
+	for _, operator := range []uint32{protocol.FilterLess, protocol.FilterLessEqual, protocol.FilterGreater, protocol.FilterGreaterEqual, protocol.FilterIn, protocol.FilterContains} {
+		text := requireStatus(t, protocol.StatusNotSupported, filter(operator, "1")).Text
+		for _, words := range []string{operatorNames[operator], `attribute "a"`, "cuda:1, where no filter looks", "HAS", "read the attribute on the cpu", "attribute of the host"} {
+			require.Contains(t, text, words)
+		}
+	}
 	f.checkBooks()
 
 	for why, want := range map[string]string{"": "without any", "libcuda.so.1 is not there": "libcuda.so.1 is not there"} {

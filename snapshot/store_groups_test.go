@@ -3,6 +3,7 @@ package snapshot
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,25 +21,30 @@ type shares struct {
 	q      *Query
 	prims  []uint64
 	opened *Session
+	schema protocol.Schema
+	on     [2]uint32 // staging
 }
 
 const owner, anna, bert = "owner", "anna", "bert"
 
-func newShares(t *testing.T, rows int, c Config) *shares {
+func newShares(t *testing.T, rows int, c Config) *shares { return newSharesOn(t, nil, rows, c) }
+
+func newSharesOn(t *testing.T, devices *fakes, rows int, c Config) *shares {
 	f := &shares{}
 	c.OnGroup = func(m *Session, index uint32) {
 		f.told = append(f.told, fmt.Sprintf("%d.%d.%d", m.ID, index, m.Group(index).Attempt))
 	}
-	f.fixture = newFixture(t, c, 1<<30)
+	f.fixture = newFixtureOf(t, c, 1<<30, devices)
 	f.delayed = true
 	f.arena = f.memory.NewArena(protocol.SegmentClient, 7, "client", false)
 	f.prims = f.paths(rows)
 	f.q = queryOf(f.prims...)
+	f.schema = bytesSchema(8)
 	return f
 }
 
 func (f *shares) map3(ordinal, groupRows uint64, init uint32) *Session {
-	t := Target{Query: f.q, Name: "a", Schema: bytesSchema(8), Ordinal: ordinal}
+	t := Target{Query: f.q, Name: "a", Schema: f.schema, Ordinal: ordinal, StagingType: f.on[0], StagingID: f.on[1]}
 	require.NoError(f.t, f.try(func() (err error) {
 		var job *Job
 		f.opened, job, err = f.store.Map(owner, f.arena, &t, init, groupRows)
@@ -62,23 +68,41 @@ func (f *shares) claim(who any, m *Session, index uint64) (got uint32, err error
 func (f *shares) fill(m *Session, index uint32, value byte) {
 	d := m.Group(index)
 	require.Equal(f.t, uint32(protocol.GroupClaimed), d.State)
-	require.EqualValues(f.t, protocol.SegmentShared, f.memory.Segment(d.Block.Segment).Sort)
-	mem := f.memory.Segment(d.Block.Segment).Bytes[d.Block.OffsetBytes:][:d.LeaseBytes]
+	told := d.Block
+	told.LengthBytes = d.LeaseBytes
+	if d.DeviceNumber != 0 {
+		told = protocol.BlockRef{Segment: d.PrimsSegment, LengthBytes: d.PrimsOffsetBytes + 8*d.PrimCount}
+		require.EqualValues(f.t, protocol.SegmentShared|protocol.SegmentOnDevice, f.memory.Segment(d.Block.Segment).Sort)
+		require.True(f.t, f.store.Claims(m.groups[index].claimant, d.PrimsSegment))
+	}
+	require.True(f.t, f.store.Claims(m.groups[index].claimant, d.Block.Segment))
+	require.EqualValues(f.t, protocol.SegmentShared, f.memory.Segment(told.Segment).Sort)
+	mem := f.memory.Segment(told.Segment).Bytes[told.OffsetBytes:][:told.LengthBytes]
 	for i := range d.PrimCount {
 		require.Equal(f.t, f.prims[d.FirstPrim+i], binary.LittleEndian.Uint64(mem[d.PrimsOffsetBytes+8*i:]))
 	}
-	for i := range d.Rows * 8 {
-		mem[i] = value
-	}
+	f.put(m, index, 0, slices.Repeat([]byte{value}, int(d.Rows*8)))
 }
 
 func (f *shares) unmap(who any, m *Session, index uint32, adopt bool) error {
+	return f.unmapAfter(nil, who, m, index, adopt)
+}
+
+// unmapAfter is unmap of what is there when wait has returned, as a broker does it.
+func (f *shares) unmapAfter(wait func() error, who any, m *Session, index uint32, adopt bool) error {
 	_, err := f.run(func() (Outcome, *Job, error) {
-		m, err := f.store.FindGroup(who, m.ID, uint64(index))
-		if err != nil {
+		_, err := f.store.FindGroup(who, m.ID, uint64(index))
+		if err == ErrRetry {
 			return Outcome{}, nil, err
 		}
-		return f.store.UnmapGroup(m, uint64(index), all, adopt, false)
+		if err != nil {
+			job := f.store.HandBack(who, m.ID, uint64(index), wait, err)
+			if job != nil {
+				err = nil
+			}
+			return Outcome{}, job, err
+		}
+		return f.store.UnmapAfter(wait, m, uint64(index), all, adopt, false)
 	})
 	return err
 }

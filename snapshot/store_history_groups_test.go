@@ -13,6 +13,7 @@ import (
 type historyShare struct {
 	owner    *historyClient
 	session  *Session
+	onDevice bool
 	prims    []uint64
 	name     string
 	rowBytes int
@@ -27,6 +28,7 @@ type historyGroup struct {
 	claimant    *historyClient
 	attempt     uint32
 	fresh       []string
+	late        bool // it is there when the event has completed
 	done        bool
 }
 
@@ -82,7 +84,13 @@ func (h *history) openShare(c *historyClient) {
 	size := 1 + h.random.IntN(int(q.Size())-1)
 	s := &historyShare{owner: c, prims: slices.Clone(q.prims), name: name, rowBytes: rowBytes, init: uint32(h.random.IntN(3))}
 	want := h.naive.admits(name, rowBytes, ordinal, false, s.prims)
-	t := Target{Query: q, Name: name, Schema: historySchema(name, rowBytes), Ordinal: ordinal, StagingType: tensor.DeviceCPU} // where groups are filled
+	t := Target{Query: q, Name: name, Schema: historySchema(name, rowBytes), Ordinal: ordinal}
+	switch h.random.IntN(4) { // where groups are filled
+	case 0:
+		t.StagingType = tensor.DeviceCPU
+	case 1:
+		t.StagingType, t.StagingID = tensor.DeviceCUDA, uint32(h.random.IntN(2))
+	}
 	err := h.try(func() (err error) {
 		s.session, _, err = h.store.Map(c, c.arena, &t, s.init, uint64(size))
 		return err
@@ -94,6 +102,7 @@ func (h *history) openShare(c *historyClient) {
 		s.groups = append(s.groups, historyGroup{first: first, rows: min(size, len(s.prims)-first), attempt: 1})
 	}
 	require.Len(h.t, s.groups, s.session.Groups())
+	s.onDevice = s.session.Device() != nil
 	h.shares = append(h.shares, s)
 }
 
@@ -106,10 +115,14 @@ func (h *history) claimGroup(s *historyShare, i int, c *historyClient) {
 	require.NoError(h.t, err)
 	d := s.session.Group(uint32(i))
 	require.Equal(h.t, g.attempt, d.Attempt)
-	require.Zero(h.t, d.Block.OffsetBytes%4096)
-	g.claimant, g.fresh = c, nil
+	require.Equal(h.t, s.onDevice, d.DeviceNumber != 0)
+	if !s.onDevice {
+		require.Zero(h.t, d.Block.OffsetBytes%4096)
+	}
+	g.claimant, g.fresh, g.late = c, nil, s.onDevice && h.random.IntN(2) == 0
+	bytes := h.get(s.session, uint32(i))
 	for k := range g.rows {
-		row := s.session.groups[i].block.Bytes[k*s.rowBytes : (k+1)*s.rowBytes]
+		row := bytes[k*s.rowBytes : (k+1)*s.rowBytes]
 		want := string(make([]byte, s.rowBytes))
 		if n := h.naive.find(s.name, s.rowBytes); n != nil && s.init == protocol.InitCurrent && n.sealed[s.prims[g.first+k]].Value != "" {
 			want = n.sealed[s.prims[g.first+k]].Value
@@ -118,7 +131,10 @@ func (h *history) claimGroup(s *historyShare, i int, c *historyClient) {
 			require.Equal(h.t, want, string(row), "init %d of attempt %d", s.init, g.attempt)
 		}
 		if s.init == protocol.InitNone || h.random.IntN(2) == 0 {
-			copy(row, h.row(s.rowBytes))
+			row = []byte(h.row(s.rowBytes))
+			if !g.late {
+				h.put(s.session, uint32(i), uint64(k*s.rowBytes), row)
+			}
 		}
 		g.fresh = append(g.fresh, string(row))
 	}
@@ -130,11 +146,27 @@ func (h *history) unmapShared(s *historyShare, i int) {
 	prims, values := targetsOf(s.prims[g.first:][:g.rows], g.fresh, &sel)
 	want := h.naive.admits(s.name, s.rowBytes, s.session.ordinal, false, prims)
 	adopt := h.random.IntN(3) > 0
-	h.finish(want, "unmap a group of "+s.name, func() (Outcome, *Job, error) {
+	var wait func() error
+	if base := s.session.groups[i].block.base; g.late {
+		wait = func() error { // what its claimant has queued is done
+			for k, row := range g.fresh {
+				h.fakes.write(base+uint64(k*s.rowBytes), []byte(row))
+			}
+			return nil
+		}
+	}
+	unmap := func() (Outcome, *Job, error) {
 		m, err := h.store.FindGroup(g.claimant, s.session.ID, uint64(i))
 		require.NoError(h.t, err)
-		return h.store.UnmapGroup(m, uint64(i), sel, adopt, false)
-	}, func() {
+		return h.store.UnmapAfter(wait, m, uint64(i), sel, adopt, false)
+	}
+	if wait != nil && want != protocol.StatusOK { // the op ends when that is done, with its error
+		_, err := h.run(unmap)
+		h.outcome(want, err, "unmap a group of "+s.name)
+		g.done, g.claimant, s.failed = true, nil, true
+		return
+	}
+	h.finish(want, "unmap a group of "+s.name, unmap, func() {
 		h.accept(s.name, s.rowBytes, naiveOp{s.session.ordinal, false, prims, values})
 		if len(prims) > 0 {
 			s.ops = append(s.ops, &prims[0])
@@ -158,6 +190,7 @@ func (h *history) endShare(s *historyShare, commit bool) {
 		if c := s.groups[i].claimant; c != nil && c != s.owner {
 			_, err := h.store.FindGroup(c, s.session.ID, uint64(i)) // it learns of the end
 			requireStatus(h.t, protocol.StatusInvalidHandle, err)
+			h.step(func() { require.Nil(h.t, h.store.HandBack(c, s.session.ID, uint64(i), nil, err)) })
 		}
 	}
 	require.Empty(h.t, h.store.lent)
@@ -201,5 +234,6 @@ func (h *history) dropLentOf(c *historyClient) {
 		l := h.store.lent[0]
 		_, err := h.store.FindGroup(l.claimant, l.session, l.index)
 		requireStatus(h.t, protocol.StatusInvalidHandle, err)
+		require.Nil(h.t, h.store.HandBack(l.claimant, l.session, l.index, nil, err))
 	}
 }

@@ -90,7 +90,7 @@ func newHistory(t testing.TB, seed uint64, config Config, delayed bool) *history
 	for range 8 {
 		h.queries = append(h.queries, h.newQuery())
 	}
-	for range 1 + h.random.IntN(3) {
+	for range 2 + h.random.IntN(2) {
 		h.clients = append(h.clients, h.newClient())
 	}
 	return h
@@ -264,6 +264,11 @@ func (h *history) next() {
 		h.check()
 		return
 	}
+	if h.random.IntN(15) == 0 {
+		h.meet()
+		h.check()
+		return
+	}
 	switch k := h.random.IntN(100); {
 	case k < 25:
 		h.writeSome()
@@ -387,9 +392,26 @@ func (c *naiveColumn) mentions(prim uint64) bool {
 	return ok || slices.ContainsFunc(c.pending, func(op naiveOp) bool { return op.values != nil && slices.Contains(op.prims, prim) })
 }
 
+// meet has every client hand a few rows of one attribute of a device over, at one ordinal, so
+// that a seal takes them from the arenas of all of them.
+func (h *history) meet() {
+	name := slices.Sorted(maps.Keys(historyDevices))[h.random.IntN(len(historyDevices))]
+	ordinal := h.naive.floor(name) + 1 + uint64(h.random.IntN(2))
+	for _, c := range h.clients {
+		q := queryOf(h.prims[h.random.IntN(len(h.prims))])
+		n := len(c.sessions)
+		if h.mapRows(c, name, historyRowBytes[name], ordinal, q); len(c.sessions) > n {
+			h.unmapSession(c, n)
+		}
+	}
+}
+
 func (h *history) mapSome(c *historyClient) {
 	name, rowBytes, ordinal := h.what()
-	q := h.queries[h.random.IntN(len(h.queries))]
+	h.mapRows(c, name, rowBytes, ordinal, h.queries[h.random.IntN(len(h.queries))])
+}
+
+func (h *history) mapRows(c *historyClient, name string, rowBytes int, ordinal uint64, q *Query) {
 	t := Target{Query: q, Name: name, Schema: historySchema(name, rowBytes), Ordinal: ordinal, Next: h.random.IntN(4) == 0, Insert: h.random.IntN(10) == 0}
 	if len(h.store.active) > 0 {
 		h.settle()
@@ -454,7 +476,10 @@ func (h *history) unmapSome(c *historyClient) {
 	if len(c.sessions) == 0 {
 		return
 	}
-	i := h.random.IntN(len(c.sessions))
+	h.unmapSession(c, h.random.IntN(len(c.sessions)))
+}
+
+func (h *history) unmapSession(c *historyClient, i int) {
 	s := c.sessions[i]
 	c.sessions = slices.Delete(c.sessions, i, i+1)
 	m := s.session

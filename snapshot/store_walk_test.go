@@ -241,6 +241,7 @@ func (f *fixture) checkBooks() {
 	for _, m := range s.sessions {
 		for i := range m.groups {
 			hold(m.groups[i].block)
+			hold(m.groups[i].words)
 		}
 	}
 	for _, l := range s.lent {

@@ -75,25 +75,33 @@ func (m *session) claimNext(ctx context.Context) error {
 	return m.take(r.Group)
 }
 
-// behindRows copies what a claimed group's block tells of its rows: the path ids, which
-// it returns, and of kind array their sizes, which become the group's starts. Whoever
-// else has claimed groups could change them: they are looked at once.
+// behindRows copies what a claimed group's block tells of its rows, or, of a group in device
+// memory, a segment of the host: the path ids, which it returns, and of kind array their
+// sizes, which become the group's starts. Whoever else has claimed groups could change
+// them: they are looked at once.
 func (m *session) behindRows(g *protocol.GroupDescriptor) (prims []uint64, err error) {
 	words, array := uint64(1), m.schema.Kind == tensor.Array
 	if array {
 		words = 2
 	}
-	x, err := m.client.writableSegment(g.Block.Segment)
+	block := protocol.BlockRef{Segment: g.Block.Segment, OffsetBytes: g.Block.OffsetBytes, LengthBytes: g.LeaseBytes}
+	if g.DeviceNumber != 0 {
+		block = protocol.BlockRef{Segment: g.PrimsSegment}
+	}
+	x, err := m.client.writableSegment(block.Segment)
 	if err != nil {
 		return nil, err
 	}
 	size := x.Size()
-	if g.PrimCount != g.Rows || g.Block.OffsetBytes > size || g.LeaseBytes > size-g.Block.OffsetBytes ||
-		g.Rows > g.LeaseBytes/(8*words) || g.PrimsOffsetBytes > g.LeaseBytes-8*words*g.Rows || g.PrimsOffsetBytes%8 != 0 {
-		return nil, fail(protocol.StatusInternal, "the broker says %d path ids at %d of a block of %d bytes", g.PrimCount, g.PrimsOffsetBytes, g.LeaseBytes)
+	if g.DeviceNumber != 0 {
+		block.LengthBytes = size
+	}
+	if g.PrimCount != g.Rows || block.OffsetBytes > size || block.LengthBytes > size-block.OffsetBytes ||
+		g.Rows > block.LengthBytes/(8*words) || g.PrimsOffsetBytes > block.LengthBytes-8*words*g.Rows || g.PrimsOffsetBytes%8 != 0 {
+		return nil, fail(protocol.StatusInternal, "the broker says %d path ids at %d of a block of %d bytes", g.PrimCount, g.PrimsOffsetBytes, block.LengthBytes)
 	}
 	all := make([]uint64, words*g.Rows)
-	copy(bytesOfSlice(all), x.Bytes()[g.Block.OffsetBytes:][g.PrimsOffsetBytes:])
+	copy(bytesOfSlice(all), x.Bytes()[block.OffsetBytes:][g.PrimsOffsetBytes:])
 	if array {
 		starts, err := m.startsOf(g, all[g.Rows:])
 		if err != nil {
@@ -242,7 +250,8 @@ func (m *session) giveUp() (open bool) {
 // Unmap hands the group back for its commit; its memory is dead from here on. Twice is
 // INVALID_HANDLE. The Op fails with INVALID_HANDLE when the session was aborted
 // meanwhile, with FLOOR_VIOLATION when a seal passed its ordinal, and with QUEUE_FULL or
-// OUT_OF_MEMORY when there is no room: then the group waits for another claim.
+// OUT_OF_MEMORY when there is no room, TIMEOUT when what it waits for on a device does not
+// come: then the group waits for another claim.
 //
 // sync, at most one, is what rows in device memory wait for: see UnmapAttribute.
 func (g *MapGroup) Unmap(sync ...CUDASync) (*Op, error) {
@@ -263,7 +272,8 @@ func (g *MapGroup) Unmap(sync ...CUDASync) (*Op, error) {
 }
 
 // GiveUp gives a group of a session of several back unfilled: it waits for the next
-// attempt, anybody's. It does nothing to a group that was handed back.
+// attempt, anybody's. It does nothing to a group that was handed back. Of device memory, what
+// is queued to fill it must have ended.
 func (g *MapGroup) GiveUp() {
 	m := g.inner
 	if g.session == nil {

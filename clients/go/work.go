@@ -24,6 +24,10 @@ type WorkOptions struct {
 // error of the session with the broker, and ctx's own when it ends. What becomes of a
 // session meanwhile (it was aborted, a seal passed it, the broker was restarted) is its
 // owner's to know: the work goes on with others.
+//
+// Of groups in device memory fill hands each back itself, by Unmap with what there is to wait
+// for, and the work goes on with the next one meanwhile. Before it returns an error instead,
+// what it has queued must have ended: the group's memory is the next attempt's.
 func (s *Stage) WorkOn(ctx context.Context, attribute string, o WorkOptions, fill func(*MapGroup) error) error {
 	if o.Every <= 0 {
 		o.Every = 20 * time.Millisecond

@@ -39,13 +39,25 @@ func TestBrokerTriesItsDevicesAgain(t *testing.T) {
 				require.Contains(t, m.Output(), "is not served: "+c.reason)
 				require.Contains(t, gpu.Text, "CUDA_ERROR_")
 			}
+			limits := func() []uint64 {
+				d := m.description()
+				return []uint64{uint64(d.Limits["unsealed_bytes"]), uint64(d.Limits["pinned_bytes_per_client"])}
+			}
+			require.Equal(t, []uint64{16 << 20, 16 << 20}, limits(), "a quarter of the host's 64 MiB")
 			p := m.client("producer")
 			p.do(order{Do: "cycle", Name: "host", Prims: []int{1}, Bytes: 8, Ordinal: 1, Value: 7, Count: 1})
+			require.EqualValues(t, 16<<20, p.do(order{Do: "limit"}).Number)
 			cycle := order{Do: "cycle", Name: "pose", Prims: []int{1}, Bytes: 8, Device: "cuda:0", Ordinal: 2, Value: 7, Count: 1, Sync: "stream"}
 			c.mend()
 			eventually(t, func() bool { return p.try(cycle).Error == "" }, "the device is served")
 			require.Equal(t, control.GPUServed, m.description().GPU.State)
 			require.EqualValues(t, 1, m.attach().hello.DeviceCount)
+			require.Equal(t, []uint64{80 << 20, 80 << 20}, limits(), "and of the device's 256 MiB (rules O2, V7)")
+			require.EqualValues(t, 80<<20, p.do(order{Do: "limit"}).Number)
+			big := order{Do: "write", Name: "big", Prims: prims(4), Bytes: 8 << 20, Device: "cuda:0", Ordinal: 3, Value: 1, From: "cuda:0", Sync: "stream"}
+			p.do(big) // 32 MiB wait
+			p.do(order{Do: "seal", Name: "big", Ordinal: 3})
+			require.Equal(t, rows(1, 4), p.do(order{Do: "read", Name: "big", Prims: prims(4)}).Rows, "and are pinned")
 		})
 	}
 }

@@ -116,6 +116,36 @@ func TestCExchange(t *testing.T) {
 		"latest image 0"))
 }
 
+// TestCGroups: a program in C opens a session of several groups on a device and fills some of them, others are a Go
+// worker's; and it fills those of a Go owner by cbd_work_on (rules M2, C3, C5).
+func TestCGroups(t *testing.T) {
+	program := cProgram(t)
+	m := start(t)
+	worker := m.client("worker")
+	require.Equal(t, []string{"ok"}, m.inC(program, "with", "declare x 4096 0"))
+	ordinal := 0
+	for _, how := range []string{"none", "stream", "event", "both", "legacy"} {
+		ordinal++
+		first := 10 * ordinal
+		value := strconv.Itoa(first)
+		require.Equal(t, []string{"ok", "ok", "ok", "ok", "ok"}, m.inC(program, "with", fmt.Sprint("share x 12 3 ", ordinal, " there"), "take x "+value+" "+how,
+			"work x "+value+" "+how, "shared", fmt.Sprint("seal ", ordinal)))
+		got := worker.do(order{Do: "read", Name: "x", Prims: prims(12)})
+		require.Equal(t, rows(first, 12), got.Rows)
+		require.Equal(t, "cuda:0", got.Device)
+
+		ordinal++
+		share(worker, order{Name: "x", Ordinal: uint64(ordinal)})
+		require.Equal(t, []string{"ok"}, m.inC(program, "with", "take x "+value+" "+how))
+		worker.do(order{Do: "claim", Name: "x", As: "mine"})
+		worker.do(order{Do: "ready", As: "mine", Value: first})
+		require.Equal(t, []string{"ok"}, m.inC(program, "with", "work x "+value+" "+how))
+		worker.do(order{Do: "return", As: "mine", Sync: "stream"})
+		worker.do(order{Do: "wait", As: "x"})
+		require.Equal(t, []string{"ok", "host " + strings.Trim(fmt.Sprint(rows(first, 12)), "[]")}, m.inC(program, "with", fmt.Sprint("seal ", ordinal), "read x 12 host"))
+	}
+}
+
 // TestCWithoutCUDA: a program that never enabled the library, or has no driver, writes and reads attributes of devices on
 // the host.
 func TestCWithoutCUDA(t *testing.T) {

@@ -172,7 +172,6 @@ func TestWhereAttributesLie(t *testing.T) {
 	}
 	require.Equal(t, "cuda:0", p.do(order{Do: "map", Name: "mapped", Prims: prims(3), Bytes: 64, Device: "cuda:0", Ordinal: 1}).Device)
 	p.do(order{Do: "abort", Name: "mapped"})
-	p.refused(order{Do: "map", Name: "a", Prims: prims(4), Groups: 2, Ordinal: 5}, "NOT_SUPPORTED")
 	p.refused(order{Do: "declare", Name: "host", Bytes: rowBytes, Device: "cuda:0"}, "INVALID_ARGUMENT", "cuda:0", "cpu")
 	p.refused(order{Do: "map", Name: "host", Prims: prims(3), Bytes: rowBytes, Device: "cuda:0", Ordinal: 9}, "INVALID_ARGUMENT", "cuda:0", "cpu")
 }

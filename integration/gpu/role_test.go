@@ -60,6 +60,7 @@ type part struct {
 	units    map[int]*unit
 	sessions map[string]*callboard.MapSession
 	groups   map[string]*callboard.Group
+	claims   map[string]*callboard.MapGroup
 	ops      map[string]*callboard.Op
 }
 
@@ -74,7 +75,7 @@ type unit struct {
 
 // play runs a client until its input ends.
 func play() int {
-	p := &part{units: map[int]*unit{}, sessions: map[string]*callboard.MapSession{}, groups: map[string]*callboard.Group{}, ops: map[string]*callboard.Op{}}
+	p := &part{units: map[int]*unit{}, sessions: map[string]*callboard.MapSession{}, groups: map[string]*callboard.Group{}, claims: map[string]*callboard.MapGroup{}, ops: map[string]*callboard.Op{}}
 	var err error
 	p.stage, err = callboard.Dial(context.Background(), callboard.Options{Name: os.Getenv(roleEnv), ReattachWait: patience})
 	p.say(report{}, err)
@@ -113,6 +114,9 @@ func (p *part) leave() error {
 	var err error
 	for _, m := range p.sessions {
 		m.Abort()
+	}
+	for _, g := range p.claims {
+		g.GiveUp()
 	}
 	for _, g := range p.groups {
 		g.Release()
@@ -282,6 +286,28 @@ func init() { // cycle refers to it
 		"host":    hostAccess,
 		"dlpack":  exportRows,
 		"cycle":   cycle,
+		"claim":   claimGroup,
+		"ready":   fillClaimed,
+		"mark":    recordClaimed,
+		"return":  handBack,
+		"work":    workOn,
+		"take":    takeAll,
+		"limit": func(p *part, ctx context.Context, o order) (r report, err error) {
+			info, err := p.stage.Info()
+			return report{Number: info.PinnedBytesMax}, err
+		},
+		"idle": func(p *part, ctx context.Context, o order) (report, error) { // its own work is done
+			u, err := p.unit(0)
+			if err == nil {
+				err = u.thread.Do(func(d cudaipc.Driver) error { return d.StreamSynchronize(u.stream) })
+			}
+			return report{}, err
+		},
+		"drop": func(p *part, ctx context.Context, o order) (report, error) {
+			p.claims[o.As].GiveUp()
+			delete(p.claims, o.As)
+			return report{}, nil
+		},
 		"wait": func(p *part, ctx context.Context, o order) (r report, err error) {
 			err = p.ops[o.As].Wait(ctx)
 			r.Adopted = p.ops[o.As].Adopted()

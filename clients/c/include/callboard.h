@@ -787,15 +787,17 @@ CBD_API cbd_status cbd_list_groups(cbd_stage *stage, const char *attribute, cbd_
  * the group up where it was not handed back. group->session is of this one group and not the
  * owner's session. INVALID_HANDLE: somebody else was faster, or the session is over; END: with
  * CBD_ANY_GROUP, there is none; ACCESS_DENIED. The op of cbd_unmap_group may fail with
- * INVALID_HANDLE (the session was aborted meanwhile), FLOOR_VIOLATION (a seal passed it),
- * QUEUE_FULL or OUT_OF_MEMORY (the group waits for another claim). */
+ * INVALID_HANDLE (the session was aborted meanwhile), FLOOR_VIOLATION (a seal passed it), QUEUE_FULL
+ * or OUT_OF_MEMORY, or TIMEOUT of what it waits for on a GPU (the group waits for another claim). */
 CBD_API cbd_status cbd_claim_group(cbd_stage *stage, uint64_t session, uint64_t index, cbd_group **group, cbd_error *error);
 
 /* Gives a group of a session of several back unfilled: it waits for the next attempt, anybody's.
- * INVALID_HANDLE when it was handed back, or is the only one of its session. */
+ * INVALID_HANDLE when it was handed back, or is the only one of its session. On a GPU, what is
+ * queued to fill it must have ended. */
 CBD_API cbd_status cbd_give_up_group(cbd_group *group, cbd_error *error);
 
-/* Fills group->data. What is not OK gives the group up, for somebody else, and ends the work. */
+/* Fills group->data. What is not OK gives the group up, for somebody else, and ends the work. A group on
+ * a GPU it hands back itself, by cbd_unmap_group_after, and returns OK. */
 typedef cbd_status cbd_fill(cbd_group *group, void *context, cbd_error *error);
 
 /* Claims groups of an attribute's sessions one after the other, whoever opened them, calls fill

@@ -1323,11 +1323,13 @@ typedef struct cbd_abi_group_descriptor {
     /* lease_bytes is the room that the block has; at least block.length_bytes. */
     uint64_t lease_bytes;
     /* prims_offset_bytes says where the group's prim_count path ids lie, uint64, counted
-     * from block.offset_bytes and within lease_bytes; 0 where only the session's owner fills
-     * groups. Of kind array as many row lengths follow them, uint64 in elements. */
+     * from block.offset_bytes and within lease_bytes, or from the beginning of
+     * prims_segment; 0 where only the session's owner fills groups. Of kind array as many
+     * row lengths follow them, uint64 in elements. */
     uint64_t prims_offset_bytes;
-    /* reserved_tail is 0. */
-    uint64_t reserved_tail;
+    /* prims_segment is the segment of host memory where the path ids lie when device_number
+     * is not 0; 0 where they lie in the block, or nowhere. */
+    uint64_t prims_segment;
 } cbd_abi_group_descriptor;
 CBD_ABI_SIZE(cbd_abi_group_descriptor, 128);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, session, 0);
@@ -1347,7 +1349,7 @@ CBD_ABI_FIELD(cbd_abi_group_descriptor, event_index, 96);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, reserved, 100);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, lease_bytes, 104);
 CBD_ABI_FIELD(cbd_abi_group_descriptor, prims_offset_bytes, 112);
-CBD_ABI_FIELD(cbd_abi_group_descriptor, reserved_tail, 120);
+CBD_ABI_FIELD(cbd_abi_group_descriptor, prims_segment, 120);
 
 /* cbd_abi_claim_results are what a claimant needs to fill its group. name_bytes bytes of the
  * attribute's name follow. */
@@ -1443,11 +1445,13 @@ typedef struct cbd_abi_directory_header {
     uint64_t broker_incarnation;
     /* started_ns is when it started, Unix time. */
     uint64_t started_ns;
-    /* pinned_bytes_max is how many bytes of distinct versions one client may pin (rule V7). */
+    /* pinned_bytes_max is how many bytes of distinct versions one client may pin (rule V7);
+     * it may change when a device comes. */
     uint64_t pinned_bytes_max;
     /* memory_bytes_max is the pool's limit. */
     uint64_t memory_bytes_max;
-    /* unsealed_bytes_max is how many unsealed bytes may wait (rule O2). */
+    /* unsealed_bytes_max is how many unsealed bytes may wait (rule O2); it may change when a
+     * device comes. */
     uint64_t unsealed_bytes_max;
     /* identity_tag is the upper 24 bits of every path and token id of this generation (rule
      * L3). */

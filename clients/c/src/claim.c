@@ -73,14 +73,34 @@ static cbd_status take_sizes(const cbd_session *session, const cbd_abi_group_des
     return cbdi_stage_arrays(sizes, session->groups[0], error);
 }
 
+/* The path ids of a group of device memory, which lie in a segment of the host: copied as take_behind does. */
+static cbd_status take_beside(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
+{
+    const uint8_t *bytes;
+    struct segment *segment;
+    if (d->rows > UINT64_MAX / 8 || d->prims_offset_bytes % 8 != 0)
+        return cbdi_fail(error, CBD_STATUS_INTERNAL, "%llu path ids lie at %llu of segment %llu", (unsigned long long)d->rows,
+                         (unsigned long long)d->prims_offset_bytes, (unsigned long long)d->prims_segment);
+    pthread_mutex_lock(&session->stage->cache_lock);
+    cbd_status status = cbdi_place(session->stage, d->prims_segment, d->prims_offset_bytes, 8 * d->rows, "the path ids of a group",
+                                   &bytes, &segment, error);
+    session->prims = status == CBD_STATUS_OK ? malloc(8 * d->rows) : NULL;
+    if (session->prims != NULL)
+        memcpy(session->prims, bytes, 8 * d->rows);
+    pthread_mutex_unlock(&session->stage->cache_lock);
+    if (status == CBD_STATUS_OK && session->prims == NULL)
+        status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for %llu path ids", (unsigned long long)d->rows);
+    session->groups[0]->view.prims = session->prims;
+    return status;
+}
+
 /* Copies what lies behind the rows out of the block: whoever else has claimed groups could change it. */
 static cbd_status take_behind(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error)
 {
     struct map_group *group = session->groups[0];
     uint64_t words = session->schema.kind == CBD_KIND_ARRAY ? 2 : 1;
     if (group->event != NULL)
-        return cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED,
-                         "the session on \"%.200s\" is filled on a GPU: groups there are their owner's to fill in this version", session->name);
+        return take_beside(session, d, error);
     if (d->rows > group->lease_bytes / (8 * words) || d->prims_offset_bytes % 8 != 0 ||
         d->prims_offset_bytes > group->lease_bytes - 8 * words * d->rows)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "%llu path ids lie at %llu of a block of %llu bytes", (unsigned long long)d->rows,

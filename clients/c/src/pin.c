@@ -239,7 +239,7 @@ static void name_oldest(cbd_stage *stage, uint64_t now, char *text, size_t room)
 
 static cbd_status check_pinned(cbd_stage *stage, cbd_error *error)
 {
-    uint64_t pinned = atomic_load(&stage->pinned_bytes), most = stage->directory->pinned_bytes_max;
+    uint64_t pinned = atomic_load(&stage->pinned_bytes), most = load64(&stage->directory->pinned_bytes_max);
     char oldest[300];
     if (most == 0 || pinned <= most)
         return CBD_STATUS_OK;

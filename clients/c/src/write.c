@@ -463,7 +463,7 @@ cbd_status cbd_declare(cbd_stage *stage, const char *name, const cbd_schema *sch
         wire.device_type = CBD_DEVICE_CPU;
     status = cbdi_device_named(stage, "the schema", &wire.device_type, &wire.device_id, error);
     if (status == CBD_STATUS_OK && wire.device_type == CBD_DEVICE_CUDA && wire.kind == CBD_KIND_ARRAY)
-        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": kind array on a GPU: rows of lengths of their own lie on the host",
+        status = cbdi_fail(error, CBD_STATUS_NOT_SUPPORTED, "attribute \"%.200s\": kind array on a GPU: rows of lengths of their own lie on the host; use kind fixed, or the CPU",
                            name);
     if (status != CBD_STATUS_OK) {
         cbdi_leave(stage);

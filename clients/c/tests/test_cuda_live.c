@@ -364,6 +364,68 @@ static void devices(void)
         MUST(got);
 }
 
+/* A session of several groups, which anybody may fill; `shared` waits until they are there. */
+static cbd_op *sharing;
+
+static void share(char **w)
+{
+    cbd_query *query = prims(atoi(w[2]));
+    cbd_map_options options = {.group_rows = strtoull(w[3], NULL, 10), .ordinal = strtoull(w[4], NULL, 10)};
+    cbd_session *session;
+    device_of(w[5], &options.staging_type, &options.staging_id);
+    MUST(cbd_map_attribute(stage, query, w[1], &options, &session, &error));
+    MUST(cbd_unmap_attribute(session, 0, &sharing, &error));
+    cbd_session_release(session);
+    cbd_query_release(query);
+    puts("ok");
+}
+
+/* Its rows, which are of prims that `prims` makes, get value and on, by their place in the session. */
+static void fill_group(cbd_group *group, int value, const char *how)
+{
+    cbd_query *query = prims(PRIMS_MAX);
+    cbd_op *op;
+    if (group->device_type != CBD_DEVICE_CUDA || group->first_prim + group->rows > PRIMS_MAX ||
+        memcmp(group->prims, cbd_query_ids(query) + group->first_prim, 8 * group->rows) != 0) {
+        fputs("a group is not where it was asked for, or of other prims\n", stderr);
+        exit(1);
+    }
+    cbd_query_release(query);
+    fill(group->device_id, group->data, group->rows, group->row_bytes, value + (int)group->first_prim, 1);
+    const cbd_cuda_sync sync = synced(group->device_id, how);
+    MUST(cbd_unmap_group_after(group, 0, &sync, &op, &error));
+    MUST(cbd_op_wait(op, UINT64_MAX, NULL, &error));
+    cbd_op_release(op);
+}
+
+static cbd_status fill_for_work(cbd_group *group, void *context, cbd_error *why)
+{
+    char **w = context;
+    (void)why;
+    fill_group(group, atoi(w[2]), w[3]);
+    return CBD_STATUS_OK;
+}
+
+/* Fills all groups that are open now. */
+static void work(char **w)
+{
+    const cbd_status status = cbd_work_on(stage, w[1], fill_for_work, w, 0, &error);
+    puts(status == CBD_STATUS_TIMEOUT ? "ok" : error.text);
+}
+
+/* Fills one group. */
+static void take(char **w)
+{
+    cbd_open_group open;
+    cbd_group *group;
+    size_t count;
+    MUST(cbd_list_groups(stage, w[1], &open, 1, &count, &error));
+    MUST(cbd_claim_group(stage, open.session, open.index, &group, &error));
+    fill_group(group, atoi(w[2]), w[3]);
+    cbd_session_release(group->session);
+    puts("ok");
+}
+
 static void seal(char **w)
 {
     cbd_op *op;
@@ -398,6 +460,14 @@ static void obey(char *order)
         latest(words);
     else if (strcmp(what, "devices") == 0)
         devices();
+    else if (strcmp(what, "share") == 0)
+        share(words);
+    else if (strcmp(what, "work") == 0)
+        work(words);
+    else if (strcmp(what, "take") == 0)
+        take(words);
+    else if (strcmp(what, "shared") == 0)
+        finish(sharing);
     else if (strcmp(what, "hear") != 0 || fgets(line, sizeof line, stdin) == NULL)
         exit(2);
 }

@@ -395,7 +395,7 @@ static const vector_field vector_fields_group_descriptor[] = {
     VECTOR_FIELD(cbd_abi_group_descriptor, reserved, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, lease_bytes, 1, NULL),
     VECTOR_FIELD(cbd_abi_group_descriptor, prims_offset_bytes, 1, NULL),
-    VECTOR_FIELD(cbd_abi_group_descriptor, reserved_tail, 1, NULL),
+    VECTOR_FIELD(cbd_abi_group_descriptor, prims_segment, 1, NULL),
 };
 static const vector_struct vector_struct_group_descriptor =
     VECTOR_STRUCT("GroupDescriptor", cbd_abi_group_descriptor, vector_fields_group_descriptor);

@@ -1216,12 +1216,13 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # lease_bytes is the room that the block has; at least block.length_bytes.
             ("lease_bytes", 104, "Q", 1),
             # prims_offset_bytes says where the group's prim_count path ids lie, uint64,
-            # counted from block.offset_bytes and within lease_bytes; 0 where only the
-            # session's owner fills groups. Of kind array as many row lengths follow
-            # them, uint64 in elements.
+            # counted from block.offset_bytes and within lease_bytes, or from the
+            # beginning of prims_segment; 0 where only the session's owner fills groups.
+            # Of kind array as many row lengths follow them, uint64 in elements.
             ("prims_offset_bytes", 112, "Q", 1),
-            # reserved_tail is 0.
-            ("reserved_tail", 120, "Q", 1),
+            # prims_segment is the segment of host memory where the path ids lie when
+            # device_number is not 0; 0 where they lie in the block, or nowhere.
+            ("prims_segment", 120, "Q", 1),
         ],
     ),
     # ClaimResults are what a claimant needs to fill its group. name_bytes bytes of the
@@ -1309,11 +1310,12 @@ STRUCTS: Final[dict[str, tuple[int, list[tuple[str, int, str, int]]]]] = {
             # started_ns is when it started, Unix time.
             ("started_ns", 520, "Q", 1),
             # pinned_bytes_max is how many bytes of distinct versions one client may pin
-            # (rule V7).
+            # (rule V7); it may change when a device comes.
             ("pinned_bytes_max", 528, "Q", 1),
             # memory_bytes_max is the pool's limit.
             ("memory_bytes_max", 536, "Q", 1),
-            # unsealed_bytes_max is how many unsealed bytes may wait (rule O2).
+            # unsealed_bytes_max is how many unsealed bytes may wait (rule O2); it may
+            # change when a device comes.
             ("unsealed_bytes_max", 544, "Q", 1),
             # identity_tag is the upper 24 bits of every path and token id of this
             # generation (rule L3).

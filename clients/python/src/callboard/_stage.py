@@ -181,6 +181,8 @@ class Stage(_native.Stage):
         here. What becomes of a session meanwhile (it was aborted, or a seal passed it) is its owner's to know: the work
         goes on with others, after a restart of the broker too.
 
+        A group on a GPU fn hands back itself, group.unmap(cuda_sync=...), where something is queued to fill it.
+
         Goes on until stop is set or no group has come for `idle` seconds; None: for ever. Groups are found by listing
         them every 20 ms: no NATS is needed. Raises SessionEnded when the broker is gone.
         """
