@@ -223,10 +223,10 @@ func TestWhoseMemoryATensorIs(t *testing.T) {
 		{64, 0, 0, ""},
 		{0x300000, 0, 0x400, ""},
 		{0x400000, 0, unranged / 4, ""},
-		{0x100000, 0, 0x801, "the tensor is said to have 8196 bytes at 0x100000 on GPU 1, but at 0x102000 is none of that GPU's memory any more"},
-		{0x101000, 4, 0x400, "at 0x102000 is none"},
-		{0x300000, 0, 0x401, "at 0x301000 is none"},
-		{0x400000, 0, unranged/4 + 1, "at 0x407777 is none"},
+		{0x100000, 0, 0x801, "the tensor is said to have 8196 bytes at 0x100000 on GPU 1, but at most 8192 of them lie in memory of that GPU"},
+		{0x101000, 4, 0x400, "to have 4096 bytes at 0x101004 on GPU 1, but at most 4092 of"},
+		{0x300000, 0, 0x401, "4100 bytes at 0x300000 on GPU 1, but at most 4096 of"},
+		{0x400000, 0, unranged/4 + 1, "but at most 30583 of"},
 		{0x102000, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but at 0x102000 is memory of GPU 0"},
 		{0x200000, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but at 0x200000 is pinned memory of the host, of GPU 1"},
 		{64, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but the driver knows nothing at 0x40: is it memory of the host?"},
@@ -383,6 +383,16 @@ func TestImportsOfABrokerThatIsGone(t *testing.T) {
 	d.taken()
 	_, err = s.client.use(placeIn(3))
 	require.ErrorIs(t, err, ErrBrokerRestarted)
+	d.memory = []fakeMemory{{base: 3 << 32, size: 4 << 20, sort: cudaipc.MemoryDevice, ordinal: 1}}
+	for at, void := range map[uint64]bool{0: true, 2<<20 - 4: true, 2 << 20: false} {
+		_, _, err = s.client.source(&Tensor{Address: 3 << 32, ByteOffset: at, Shape: []int64{1}, DType: tensor.Float32, Device: CUDA(1)})
+		if !void {
+			require.NoError(t, err, "that is memory of its own")
+			continue
+		}
+		require.ErrorIs(t, err, ErrBrokerRestarted)
+		require.ErrorContains(t, err, "the tensor lay in device memory of the time before, which is gone")
+	}
 	d.pending = true
 	s.client.dropImports()
 	require.Empty(t, d.taken("close", "destroy"), "work is queued that fills it")

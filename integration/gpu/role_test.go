@@ -38,6 +38,7 @@ type order struct {
 	Init            string // of a map: "zero", "current"
 	From            string // of a write: "host", or "cuda:0" for memory of the client's own
 	Memory          string // of a write: what is at From in truth: "cuda:1", "nowhere", "short", half of it
+	At              uint64 // of a write: the address at From, of memory that is there; 0: new memory
 	Async           bool   // of a commit or write: the op is waited for by "wait"
 	Count           int
 }
@@ -515,8 +516,11 @@ func writeRows(p *part, ctx context.Context, o order) (r report, err error) {
 		if err := u.fill(uint64(at), filled, o.Bytes, o.Value); err != nil {
 			return r, err
 		}
-		if o.Memory == "nowhere" {
+		switch {
+		case o.Memory == "nowhere":
 			at = 64
+		case o.At != 0:
+			at = cudaipc.Pointer(o.At)
 		}
 		if options.Sync, err = u.sync(o.Sync); err != nil {
 			return r, err

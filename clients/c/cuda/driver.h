@@ -45,6 +45,7 @@ typedef struct {
     F(push, "cuCtxPushCurrent_v2", (CUcontext context))                                     \
     F(pop, "cuCtxPopCurrent_v2", (CUcontext *context))                                      \
     F(pointer_attribute, "cuPointerGetAttribute", (void *data, int attribute, CUdeviceptr)) \
+    F(address_range, "cuMemGetAddressRange_v2", (CUdeviceptr *, size_t *, CUdeviceptr))     \
     F(copy, "cuMemcpyDtoDAsync_v2", (CUdeviceptr to, CUdeviceptr from, size_t, CUstream))   \
     F(memory_alloc, "cuMemAlloc_v2", (CUdeviceptr *, size_t bytes))                         \
     F(memory_free, "cuMemFree_v2", (CUdeviceptr))                                           \
@@ -106,7 +107,7 @@ cbd_status cbdc_record(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd
 cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,
                      struct cbdi_import *event, bool *recorded, cbd_error *error);
 bool cbdc_finish(struct cbdi_import *event, uint64_t timeout_ns);
-cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+cbd_status cbdc_check(const void *data, uint64_t bytes, uint32_t device_type, uint32_t ordinal, cbd_error *error);
 cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void **copy, cbd_error *error);
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error);
 

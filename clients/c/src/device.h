@@ -31,7 +31,7 @@ struct cbdi_run {
     uint64_t bytes;
 };
 
-#define CBDI_CUDA_VERSION 1u /* of the table, which both libraries must have */
+#define CBDI_CUDA_VERSION 2u /* of the table, which both libraries must have */
 
 struct cbdi_cuda {
     uint32_t version;
@@ -56,8 +56,8 @@ struct cbdi_cuda {
      * stream it waits for them, and records nothing. On failure none is under way. */
     cbd_status (*copy)(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,
                        struct cbdi_import *event, bool *recorded, cbd_error *error);
-    /* INVALID_ARGUMENT: the data does not lie where a tensor says, CBD_DEVICE_CUDA or _MANAGED. */
-    cbd_status (*check)(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+    /* INVALID_ARGUMENT: not all of the bytes lie where a tensor says, CBD_DEVICE_CUDA or _MANAGED. */
+    cbd_status (*check)(const void *data, uint64_t bytes, uint32_t device_type, uint32_t ordinal, cbd_error *error);
 };
 
 /* libcallboard_cuda offers itself; it stays for the life of the process. INCOMPATIBLE_VERSION. */

@@ -845,6 +845,12 @@ static void a_tensor_on_a_gpu_is_written(void)
     BAD(t_.device_id = 0, INVALID_ARGUMENT, "is said to lie on GPU 0 (device type 2), but at"); /* field report G18 */
     BAD(t_.data = elsewhere, INVALID_ARGUMENT, "is memory of GPU 0");
     BAD(t_.data = data, INVALID_ARGUMENT, "is it memory of the host?");
+    int64_t long_shape[2] = {2, EXPORTED_ARENA_BYTES / 8 + 1}, far[2] = {EXPORTED_ARENA_BYTES / 4, 1}, before_it[2] = {-1, 1};
+    BAD(t_.shape = long_shape, INVALID_ARGUMENT, "to have 2097160 bytes at"); /* an allocation of the emulation has 2 MiB */
+    SAYS("on GPU 1, but at most 2097152 of them lie in memory of that GPU");
+    BAD(t_.strides = far, INVALID_ARGUMENT, "to have 2097164 bytes at");
+    BAD((t_.data = tensor_data + 2097152 - 20), INVALID_ARGUMENT, "but at most 20 of them");
+    BAD(t_.strides = before_it, INVALID_ARGUMENT, "the driver knows nothing at");
     BAD(t_.data = NULL, INVALID_ARGUMENT, "no data");
     BAD(t_.code = CBD_DTYPE_INT, INVALID_ARGUMENT, "int32");
     BAD((o_.device_type = CBD_DEVICE_CUDA, o_.device_id = 0), INVALID_ARGUMENT, "lies on (2, 0)");
