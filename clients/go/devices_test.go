@@ -24,6 +24,7 @@ type fakeDriver struct {
 	devices []cudaipc.UUID // by this process's ordinal
 	refuse  cudaipc.Code   // an import
 	pending bool           // events are not complete
+	turns   int            // nor for so many looks
 	memory  []fakeMemory
 }
 
@@ -78,7 +79,10 @@ func (d *fakeDriver) EventDestroy(e cudaipc.Event) error { return d.note("destro
 func (d *fakeDriver) EventRecord(e cudaipc.Event, s cudaipc.Stream) error {
 	return d.note("record %d on %d", e, s)
 }
-func (d *fakeDriver) EventQuery(cudaipc.Event) (bool, error) { return !d.pending, nil }
+func (d *fakeDriver) EventQuery(cudaipc.Event) (bool, error) {
+	d.turns--
+	return !d.pending && d.turns < 0, nil
+}
 func (d *fakeDriver) StreamWaitEvent(s cudaipc.Stream, e cudaipc.Event) error {
 	return d.note("%d waits for %d", s, e)
 }
@@ -402,4 +406,30 @@ func TestImportsOfABrokerThatIsGone(t *testing.T) {
 	s.client.unuse(in)
 	s.client.dropImports()
 	require.Equal(t, []string{"close 0x300000000"}, d.taken("close", "destroy"))
+}
+
+// Close waits for work that was handed over, and not for ever: what it may still reach stays open (rule B4).
+func TestClosingWhileWorkGoesOn(t *testing.T) {
+	for name, turns := range map[string]int{"which ends": 3, "which does not": quietTurns + 10} {
+		t.Run(name, func(t *testing.T) {
+			b, d := gpuBroker(t)
+			s := b.attach()
+			in, err := s.client.use(placeIn(3))
+			require.NoError(t, err)
+			event, err := s.client.useEvent(placeIn(3), 4)
+			require.NoError(t, err)
+			event.queued.Store(true)
+			s.client.unuse(event)
+			s.client.unuse(in)
+			d.turns = turns
+			require.NoError(t, s.Close())
+			if closed := []string{"close 0x300000000", "destroy event 104", "release"}; turns < quietTurns {
+				require.Equal(t, closed, d.taken("close", "destroy", "release"))
+				return
+			}
+			require.Empty(t, d.taken("close", "destroy", "release"))
+			d.turns = 0
+			s.client.devices.close()
+		})
+	}
 }

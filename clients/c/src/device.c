@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define LEAVE_NS UINT64_C(2000000000) /* what closing a stage waits at most until the broker has heard of its arenas */
+#define QUIET_NS UINT64_C(1000000000) /* and until work on a device has ended that was handed over */
 #define DEVICES_MAX 64
 #define ASK_AGAIN_NS UINT64_C(3000000000) /* the broker looks for what was not there no more often (behaviour 306) */
 
@@ -424,9 +425,12 @@ void cbdi_device_events_close(cbd_stage *stage)
  * is gone no event may be looked at. */
 static bool is_quiet(cbd_stage *stage, uint64_t timeout_ns)
 {
-    for (const struct lease *lease = stage->leases; lease != NULL; lease = lease->next)
-        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, timeout_ns))
+    uint64_t deadline = cbdi_now_ns() + timeout_ns;
+    for (const struct lease *lease = stage->leases; lease != NULL; lease = lease->next) {
+        uint64_t now = cbdi_now_ns();
+        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, now < deadline ? deadline - now : 0))
             return false;
+    }
     return true;
 }
 
@@ -438,12 +442,11 @@ void cbdi_device_leave(cbd_stage *stage)
     limit.tv_sec += LEAVE_NS / UINT64_C(1000000000);
     if (!atomic_load(&stage->has_arenas) || pthread_mutex_timedlock(&stage->cache_lock, &limit) != 0)
         return; /* whoever waits for the broker's reply may have it, and the hang-up ends that */
-    for (uint64_t i = 0; i < stage->segments_room; i++) {
+    bool quiet = is_quiet(stage, QUIET_NS); /* else it may be filled still: the broker waits for the end of this process (B4) */
+    for (uint64_t i = 0; quiet && i < stage->segments_room; i++) {
         struct segment *segment = stage->segments[i];
         if (segment == NULL || segment->import == NULL || segment->life != atomic_load(&stage->ring.life) || atomic_load(&segment->users) != 0)
             continue;
-        if (!is_quiet(stage, 0))
-            break; /* it may be filled still: the broker waits for the end of this process (B4) */
         stage->segments[i] = NULL;
         cbdi_arena_close(stage, segment);
         told = true;
@@ -460,7 +463,7 @@ void cbdi_device_leave(cbd_stage *stage)
 
 void cbdi_device_end(cbd_stage *stage)
 {
-    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage, stage->timeout_ns);
+    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage, 0); /* cbdi_device_leave has waited */
     if (!quiet && !atomic_load(&stage->foreign))
         cbdi_log(CBD_LOG_WARNING, CBDI_LOG_MEMORY,
                  "stage %s: what a program queued on a GPU has not ended: the memory there stays open to this process until it ends", stage->name);

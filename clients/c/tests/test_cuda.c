@@ -29,6 +29,7 @@ static const char *const ab[] = {"/a", "/b"}, *const name = "x";
 static struct fake *broker;
 static cbd_stage *stage;
 static cbd_query *query;
+static cbd_connect_options connecting;
 static uint32_t arenas[2], events[1], made_arenas, made_events; /* numbers of the exporter */
 static uint8_t arena_handles[2][64], event_handle[64], uuids[2][16];
 static uint32_t served = 2;  /* GPUs of the broker */
@@ -248,7 +249,7 @@ static void begin(void)
     fake_floors(broker, 0, 1, 1, NULL, 0);
     publish(rows, 1);
     memcpy(broker->segments[2] + (64 << 10), mirrored, sizeof mirrored);
-    stage = fake_connect(broker);
+    CHECK_STATUS(cbd_connect("fake", &connecting, &stage, &error), CBD_STATUS_OK);
     CHECK_STATUS(cbd_query_from_path_list(stage, ab, NULL, 2, &query, &error), CBD_STATUS_OK);
 }
 
@@ -1157,6 +1158,38 @@ static void there_is_no_gpu(void)
     end();
 }
 
+/* Rule B4: closing waits for what was handed over, though nobody waited for its op, and tells the broker what it closed. */
+static void closing_waits_for_what_is_queued(void)
+{
+    begin();
+    cbd_session *session;
+    const cbd_cuda_sync legacy = {.stream = 1};
+    map_on_gpu(&session, 5);
+    CHECK_STATUS(cbd_unmap_attribute_after(session, 0, &legacy, NULL, &error), CBD_STATUS_OK);
+    cbd_session_release(session);
+    cbd_query_release(query);
+    query = NULL;
+    cbd_stage_close(stage);
+    CHECK(count_of(CBD_OP_ARENA_CLOSED) == 1 && counted(IMPORTS) == 0);
+    end();
+}
+
+/* And not for ever, whatever a broker's answer may take: what goes on keeps what it fills. */
+static void closing_waits_no_longer(void)
+{
+    connecting.timeout_ns = UINT64_C(3600000000000);
+    begin();
+    cbd_session *session;
+    const cbd_cuda_sync legacy = {.stream = 1};
+    map_on_gpu(&session, 5);
+    CHECK_STATUS(cbd_unmap_attribute_after(session, 0, &legacy, NULL, &error), CBD_STATUS_OK);
+    cbd_session_release(session);
+    cbd_query_release(query);
+    cbd_stage_release(stage);
+    fake_stop(broker);
+    CHECK(count_of(CBD_OP_ARENA_CLOSED) == 0 && counted(IMPORTS) == 1 && counted(IMPORTED_EVENTS) == 1);
+}
+
 /* This process sees the broker's GPU 1 alone. */
 static void the_gpu_is_hidden(void)
 {
@@ -1183,6 +1216,8 @@ static const struct {
 } alone[] = {
     {"opening_fails", opening_fails, "CUDAEMU_FAIL", "cuIpcOpenMemHandle:1:201;cuIpcOpenMemHandle:2:201"},
     {"copying_fails", copying_fails, "CUDAEMU_FAIL", "cuMemcpyDtoDAsync:2:2;cuEventRecord:1:2"},
+    {"closing_waits_for_what_is_queued", closing_waits_for_what_is_queued, "CUDAEMU_DELAY_US", "50000"},
+    {"closing_waits_no_longer", closing_waits_no_longer, "CUDAEMU_STALL_EVENTS", "1"},
     {"there_is_no_gpu", there_is_no_gpu, "CUDAEMU_NO_DEVICE", "1"},
     {"the_gpu_is_hidden", the_gpu_is_hidden, "CUDA_VISIBLE_DEVICES", "1"},
 };
