@@ -200,7 +200,6 @@ struct cbd_op {
     void *into; /* where the results are copied to at completion, into_bytes at most */
     uint32_t into_bytes;
     uint32_t got_bytes;
-    struct deferred *ends; /* or NULL: the end of its session, a commit or an abort, which is submitted as this op ends */
     cbd_op *next; /* in ring.spare */
     char text[OP_TEXT_BYTES];
 };
@@ -567,10 +566,6 @@ cbd_status cbdi_carried_schema(cbd_stage *stage, cbd_query *query, const char *n
 cbd_status cbdi_insert_check(cbd_stage *stage, cbd_query *query, const char *name, cbd_error *error);
 /* NOT_SUPPORTED where the broker does not serve array kind. */
 cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error);
-/* Hands back the session's one group: its leading `count` rows, those that a mask selects, and ends the session.
- * Waits for the broker. The op is that of the group. */
-cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t count, const uint64_t *mask, uint32_t flags,
-                               bool recorded, cbd_op **op, cbd_error *error);
 /* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. Devices in the options are the
  * broker's; that of the schema is for the groups alone. */
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,

@@ -325,8 +325,7 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
             copy_rows(w, group->data);
     }
     if (status == CBD_STATUS_OK)
-        status = w->whole && o->mask == NULL ? cbdi_unmap_session(session, flags, recorded, op, error)
-                                             : cbdi_unmap_selected(session, group, w->count, o->mask, flags, recorded, op, error);
+        status = cbdi_unmap_session(session, flags, w->whole && o->mask == NULL ? CBD_ALL : w->count, o->mask, recorded, op, error);
     cbd_session_release(session); /* aborts where something failed */
     return status;
 }
