@@ -88,6 +88,10 @@ cbd_status cbdc_enter(uint32_t ordinal, cbd_error *error);
 void cbdc_leave(uint32_t ordinal);
 /* What is open needs the context beyond the call that opened it; within enter and leave. */
 void cbdc_keep(uint32_t ordinal, int by);
+cbd_status cbdc_hold_device(uint32_t ordinal, cbd_error *error);
+void cbdc_drop_device(uint32_t ordinal);
+/* A device whose context is there, for what any will do; the first one where none is. */
+uint32_t cbdc_any_device(void);
 /* The library's own stream of the device, within enter and leave. */
 cbd_status cbdc_own_stream(uint32_t ordinal, CUstream *stream, cbd_error *error);
 

@@ -6,6 +6,8 @@ static const struct cbdi_cuda table = {
     .count = cbdc_count,
     .uuid_of = cbdc_uuid_of,
     .ordinal_of = cbdc_ordinal_of,
+    .hold_device = cbdc_hold_device,
+    .drop_device = cbdc_drop_device,
     .open = cbdc_open,
     .hold = cbdc_hold,
     .let_go = cbdc_let_go,
@@ -40,13 +42,7 @@ cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *erro
     return status;
 }
 
-void cbd_cuda_stream_release(uint32_t device_id)
-{
-    if (cbdc_enter(device_id, NULL) != CBD_STATUS_OK)
-        return; /* a forked child, whose stream it never was */
-    cbdc_keep(device_id, -1);
-    cbdc_leave(device_id);
-}
+void cbd_cuda_stream_release(uint32_t device_id) { cbdc_drop_device(device_id); }
 
 cbd_status cbd_cuda_clone(const void *data, uint64_t bytes, uint32_t device_id, void **copy, cbd_error *error)
 {

@@ -168,11 +168,12 @@ cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void *
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error)
 {
     int device = -1;
-    cbd_status status = cbdc_enter(0, error); /* the question needs a context, and any will do */
+    uint32_t asked = cbdc_any_device(); /* the question needs a context, and any will do */
+    cbd_status status = cbdc_enter(asked, error);
     if (status != CBD_STATUS_OK)
         return status;
     CUresult code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
-    cbdc_leave(0);
+    cbdc_leave(asked);
     if (code != 0 || device < 0)
         return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the driver knows of no memory at %p: is it of the host?", data);
     *ordinal = (uint32_t)device;

@@ -174,6 +174,8 @@ void cbdi_device_events_close(cbd_stage *stage);
 /* The stage is about to hang up: closes the arenas that nobody looks at, and waits until the broker has heard of it, so that
  * it need not wait for the end of this process (B4, C6). */
 void cbdi_device_leave(cbd_stage *stage);
+/* Keeps a GPU's context, so that no call makes it anew; what is wrong with the device says whoever uses it. */
+void cbdi_device_hold(cbd_stage *stage, uint32_t ordinal);
 /* The stage ends: closes events and arenas, the latter among the segments. */
 void cbdi_device_end(cbd_stage *stage);
 
@@ -617,6 +619,7 @@ struct cbd_stage {
     _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
     _Atomic uint32_t sessions_kept;               /* that are not freed yet, ended or not */
     _Atomic uint32_t has_arenas; /* an arena was opened, ever */
+    _Atomic uint64_t gpus;       /* a bit for each GPU of this process whose context is kept until the stage ends */
     _Atomic uint32_t leaving; /* it is being closed, or was: no arena is opened any more */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */

@@ -245,6 +245,15 @@ static cbd_status of_before(const char *what, cbd_error *error)
     return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted, and %s lay in device memory of the time before, which is gone", what);
 }
 
+void cbdi_device_hold(cbd_stage *stage, uint32_t ordinal)
+{
+    uint64_t bit = UINT64_C(1) << (ordinal % DEVICES_MAX);
+    if (ordinal >= DEVICES_MAX || cbdi_cuda() == NULL || (atomic_fetch_or(&stage->gpus, bit) & bit))
+        return;
+    if (cbdi_cuda()->hold_device(ordinal, NULL) != CBD_STATUS_OK)
+        atomic_fetch_and(&stage->gpus, ~bit);
+}
+
 /* Opens what the broker answers for. With cache_lock held. */
 static cbd_status open_export(cbd_stage *stage, const char *what, uint32_t sort, uint64_t id, uint32_t number, uint64_t generation,
                               struct cbdi_import **import, cbd_abi_device_reply *reply, uint32_t *ordinal, cbd_error *error)
@@ -279,6 +288,7 @@ static cbd_status open_export(cbd_stage *stage, const char *what, uint32_t sort,
     if (reply->device_id != number - 1)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "%s %llu is on the broker's GPU %u, it was said to be on %u", object,
                          (unsigned long long)id, reply->device_id, number - 1);
+    cbdi_device_hold(stage, *ordinal);
     const struct cbdi_export from = {.generation = stage->generation, .life = generation, .id = id, .is_event = sort == CBD_DEVICE_EVENT,
                                      .ordinal = *ordinal, .handle = reply->handle};
     cbd_error why = {CBD_STATUS_OK, ""};
@@ -484,4 +494,7 @@ void cbdi_device_end(cbd_stage *stage)
         free(lease);
     }
     cbdi_device_events_close(stage);
+    for (uint32_t i = 0; i < DEVICES_MAX && !atomic_load(&stage->foreign); i++)
+        if (atomic_load(&stage->gpus) >> i & 1)
+            cbdi_cuda()->drop_device(i);
 }

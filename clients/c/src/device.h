@@ -43,6 +43,10 @@ struct cbdi_cuda {
     /* CBD_DEVICE_ELSEWHERE: this process does not see it. */
     cbd_status (*ordinal_of)(const uint8_t uuid[16], uint32_t *ordinal, cbd_error *error);
 
+    /* Keeps the device's context and our stream there until they are given back, once for each success. */
+    cbd_status (*hold_device)(uint32_t ordinal, cbd_error *error);
+    void (*drop_device)(uint32_t ordinal);
+
     /* Opens what was exported, once for the process; each import is let go of as often as it was opened or held. */
     cbd_status (*open)(const struct cbdi_export *what, struct cbdi_import **import, cbd_error *error);
     void (*hold)(struct cbdi_import *import);

@@ -172,6 +172,8 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
 cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
+    if (w->tensor != NULL && cbdi_on_device(w->tensor))
+        cbdi_device_hold(stage, w->tensor->device_id);
     cbd_status status = cbdi_tensors_check(w, error);
     w->device_type = o->device_type;
     w->device_id = o->device_id;

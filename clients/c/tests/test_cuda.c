@@ -1137,6 +1137,41 @@ static void copying_fails(void)
     end();
 }
 
+/* However many calls there are, and nothing open in between: one context for the stage, and it goes with that. Any further
+ * one would fail here; the first is the program's own. */
+static void a_context_is_made_once(void)
+{
+    begin();
+    float data[6] = {0};
+    uint8_t *at = gpu_alloc(1, data, sizeof data);
+    int64_t shape[2] = {2, 3};
+    cbd_tensor t = {.data = at, .ndim = 2, .shape = shape, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .device_type = CBD_DEVICE_CUDA, .device_id = 1};
+    cbd_write_options o = cbd_write_options_default();
+    const cbd_read_group *group;
+    uint32_t device;
+    o.ordinal = 5;
+    for (int i = 0; i < 2; i++) {
+        cbd_op *op;
+        CHECK_STATUS(cbd_write_attribute(stage, query, "new", &t, &o, &op, &error), CBD_STATUS_OK); /* which lies on the host */
+        wait_for(op, CBD_STATUS_OK);
+        CHECK_STATUS(cbd_cuda_device_of(at, &device, &error), CBD_STATUS_OK);
+        CHECK_STATUS(read_x(0, 0, &group), CBD_STATUS_OK);
+        cbd_release_group(group);
+        store32(&segment_entry(ARENA_0)->state, CBD_SEGMENT_RETIRED);
+        store32(&broker->directory->retired_count, broker->directory->retired_count + 1);
+        cbd_epoch(stage);
+        store32(&segment_entry(ARENA_0)->state, CBD_SEGMENT_LIVE);
+        CHECK(counted(CONTEXTS) == 1 && counted(IMPORTS) == 0);
+    }
+    gpu_free(1, at);
+    CUdevice own;
+    CUDA("cuDeviceGet", (CUdevice *, int), &own, 1);
+    CUDA("cuDevicePrimaryCtxRelease_v2", (CUdevice), own);
+    contexts[1] = NULL;
+    CHECK(counted(CONTEXTS) == 1); /* the stage has it */
+    end();
+}
+
 static void there_is_no_gpu(void)
 {
     begin();
@@ -1214,6 +1249,7 @@ static const struct {
     {"copying_fails", copying_fails, "CUDAEMU_FAIL", "cuMemcpyDtoDAsync:2:2;cuEventRecord:1:2"},
     {"closing_waits_for_what_is_queued", closing_waits_for_what_is_queued, "CUDAEMU_DELAY_US", "50000"},
     {"closing_waits_no_longer", closing_waits_no_longer, "CUDAEMU_STALL_EVENTS", "1"},
+    {"a_context_is_made_once", a_context_is_made_once, "CUDAEMU_FAIL", "cuDevicePrimaryCtxRetain:3:2"},
     {"there_is_no_gpu", there_is_no_gpu, "CUDAEMU_NO_DEVICE", "1"},
     {"the_gpu_is_hidden", the_gpu_is_hidden, "CUDA_VISIBLE_DEVICES", "1"},
 };
