@@ -1,6 +1,7 @@
 package callboard
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -75,7 +76,8 @@ func (d *fakeDriver) StreamDestroy(cudaipc.Stream) error    { return nil }
 func (d *fakeDriver) IPCCloseMemHandle(p cudaipc.Pointer) error {
 	return d.note("close %#x", uint64(p))
 }
-func (d *fakeDriver) EventDestroy(e cudaipc.Event) error { return d.note("destroy event %d", e) }
+func (d *fakeDriver) EventCreate(cudaipc.EventFlags) (cudaipc.Event, error) { return 7, nil }
+func (d *fakeDriver) EventDestroy(e cudaipc.Event) error                    { return d.note("destroy event %d", e) }
 func (d *fakeDriver) EventRecord(e cudaipc.Event, s cudaipc.Stream) error {
 	return d.note("record %d on %d", e, s)
 }
@@ -432,4 +434,24 @@ func TestClosingWhileWorkGoesOn(t *testing.T) {
 			s.client.devices.close()
 		})
 	}
+}
+
+// The wait for a stream is for what is queued there now, and as long as its context says.
+func TestAStreamIsWaitedFor(t *testing.T) {
+	b, d := gpuBroker(t)
+	in, err := b.attach().client.use(placeIn(3))
+	require.NoError(t, err)
+	d.turns = 3
+	d.taken()
+	require.NoError(t, in.gpu.finish(context.Background(), 50))
+	require.Equal(t, []string{"record 7 on 50", "destroy event 7"}, d.taken("record", "destroy"))
+	require.Negative(t, d.turns, "it was asked until it was done")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	d.pending = true
+	err = in.gpu.finish(ctx, 50)
+	require.ErrorIs(t, err, ErrTimeout)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []string{"record 7 on 50", "destroy event 7"}, d.taken("record", "destroy"))
+	d.pending = false
 }

@@ -112,6 +112,7 @@ cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs,
                      struct cbdi_import *event, bool *recorded, cbd_error *error);
 bool cbdc_finish(struct cbdi_import *event, uint64_t timeout_ns);
 cbd_status cbdc_check(const void *data, uint64_t bytes, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+cbd_status cbdc_finish_stream(uint32_t ordinal, uint64_t stream, cbd_error *error);
 cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void **copy, cbd_error *error);
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error);
 

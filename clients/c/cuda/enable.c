@@ -44,6 +44,21 @@ cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *erro
 
 void cbd_cuda_stream_release(uint32_t device_id) { cbdc_drop_device(device_id); }
 
+cbd_status cbd_cuda_release_group(const cbd_read_group *group, uint64_t stream, cbd_error *error)
+{
+    if (group == NULL || stream == 0)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "expected a group and a stream, got %p and %llu; 1 is the legacy default stream, and without one there is cbd_release_group",
+                         (const void *)group, (unsigned long long)stream);
+    if (group->device_type != CBD_DEVICE_CUDA)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "the group of \"%.200s\" lies on the host: wait for what reads it, then cbd_release_group", group->name);
+    cbd_status status = cbdc_finish_stream(group->device_id, stream, error);
+    if (status == CBD_STATUS_OK)
+        cbd_release_group(group);
+    return status;
+}
+
 cbd_status cbd_cuda_clone(const void *data, uint64_t bytes, uint32_t device_id, void **copy, cbd_error *error)
 {
     if (data == NULL || bytes == 0 || copy == NULL)

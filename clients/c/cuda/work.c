@@ -1,5 +1,5 @@
-/* Events, copies, and whose a pointer is. Nothing here waits for a stream but copies for which the caller named none, and
- * the end of a stage. */
+/* Events, copies, and whose a pointer is. Nothing here waits for a stream but copies for which the caller named none, the end
+ * of a stage, and the release of a group behind a stream. */
 #include "driver.h"
 
 #include <time.h>
@@ -125,6 +125,16 @@ cbd_status cbdc_check(const void *data, uint64_t bytes, uint32_t device_type, ui
         return cbdc_fail(error, status, "the tensor is said to have %llu bytes at %p on GPU %u, but at most %llu of them lie in memory of that GPU",
                          (unsigned long long)bytes, data, ordinal, at - first);
     return status;
+}
+
+cbd_status cbdc_finish_stream(uint32_t ordinal, uint64_t stream, cbd_error *error)
+{
+    cbd_status status = cbdc_enter(ordinal, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    CUresult code = cbdc_driver.stream_synchronize((CUstream)(uintptr_t)stream);
+    cbdc_leave(ordinal);
+    return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, "cuStreamSynchronize", code);
 }
 
 /* Within enter and leave. */

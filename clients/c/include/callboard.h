@@ -927,7 +927,7 @@ CBD_API cbd_status cbd_read_group_in(const cbd_read_group *group, uint32_t devic
 CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
- * name are gone, unless the pin was retained: then data stays. What reads it on a GPU must have ended. */
+ * name are gone, unless the pin was retained: then data stays. What reads it on a GPU must have ended; cbd_cuda_release_group waits for it. */
 CBD_API void cbd_release_group(const cbd_read_group *group);
 
 /* Gives the read back, with the groups that were not fetched. */

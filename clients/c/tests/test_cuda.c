@@ -1137,6 +1137,40 @@ static void copying_fails(void)
     end();
 }
 
+/* Rule V8: what a stream reads keeps its bytes until it has read them. */
+static void a_group_is_released_behind_a_stream(void)
+{
+    begin();
+    const cbd_read_group *group, *on_host;
+    CUstream stream;
+    float got[6];
+    const float none[6] = {0};
+    CHECK_STATUS(read_x(0, 0, &group), CBD_STATUS_OK);
+    CHECK_STATUS(read_x(CBD_DEVICE_CPU, 0, &on_host), CBD_STATUS_OK);
+    uint8_t *to = gpu_alloc(1, none, sizeof none);
+    CUcontext mine = current();
+    CUDA("cuStreamCreate", (CUstream *, unsigned), &stream, 1);
+    CUDA("cuMemcpyDtoDAsync_v2", (CUdeviceptr, CUdeviceptr, size_t, CUstream), (CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)group->data,
+         sizeof rows, stream);
+    CHECK_STATUS(cbd_cuda_release_group(group, 0, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_cuda_release_group(NULL, 1, &error), CBD_STATUS_INVALID_ARGUMENT);
+    CHECK_STATUS(cbd_cuda_release_group(group, 0x1234560, &error), CBD_STATUS_INVALID_ARGUMENT);
+    SAYS("cuStreamSynchronize: CUDA_ERROR");
+    CHECK_STATUS(cbd_cuda_release_group(on_host, 1, &error), CBD_STATUS_INVALID_ARGUMENT);
+    SAYS("\"x\" lies on the host");
+    cbd_release_group(on_host);
+    CHECK(fake_pins_held(broker) == 1);
+    CHECK_STATUS(cbd_cuda_release_group(group, (uint64_t)(uintptr_t)stream, &error), CBD_STATUS_OK);
+    CHECK(fake_pins_held(broker) == 0 && current() == mine);
+    exporter_put(arenas[0] - 1, 8192, none, sizeof none); /* another version, in its place */
+    gpu_get(1, got, to, sizeof got);
+    CHECK(memcmp(got, rows, sizeof got) == 0);
+    use_gpu(1);
+    CUDA("cuStreamDestroy_v2", (CUstream), stream);
+    gpu_free(1, to);
+    end();
+}
+
 /* However many calls there are, and nothing open in between: one context for the stage, and it goes with that. Any further
  * one would fail here; the first is the program's own. */
 static void a_context_is_made_once(void)
@@ -1248,6 +1282,7 @@ static const struct {
     {"opening_fails", opening_fails, "CUDAEMU_FAIL", "cuIpcOpenMemHandle:1:201;cuIpcOpenMemHandle:2:201"},
     {"copying_fails", copying_fails, "CUDAEMU_FAIL", "cuMemcpyDtoDAsync:2:2;cuEventRecord:1:2"},
     {"closing_waits_for_what_is_queued", closing_waits_for_what_is_queued, "CUDAEMU_DELAY_US", "50000"},
+    {"a_group_is_released_behind_a_stream", a_group_is_released_behind_a_stream, "CUDAEMU_DELAY_US", "50000"},
     {"closing_waits_no_longer", closing_waits_no_longer, "CUDAEMU_STALL_EVENTS", "1"},
     {"a_context_is_made_once", a_context_is_made_once, "CUDAEMU_FAIL", "cuDevicePrimaryCtxRetain:3:2"},
     {"there_is_no_gpu", there_is_no_gpu, "CUDAEMU_NO_DEVICE", "1"},
