@@ -679,6 +679,9 @@ struct cbd_stage {
  * data can be read on. */
 cbd_status cbdi_enter(cbd_stage *stage, cbd_error *error);
 void cbdi_leave(cbd_stage *stage);
+/* What fills *info from what is cached: zeroes it, enters and takes cache_lock; and gives both back (stage.c). */
+cbd_status cbdi_look_begin(cbd_stage *stage, void *info, size_t bytes, cbd_error *error);
+cbd_status cbdi_look_end(cbd_stage *stage, cbd_status status);
 /* Adds a need for the mappings; the caller has one already. */
 void cbdi_hold(cbd_stage *stage);
 void cbdi_stage_retain(cbd_stage *stage);

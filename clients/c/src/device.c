@@ -208,13 +208,9 @@ cbd_status cbdi_device_named(cbd_stage *stage, const char *what, uint32_t *devic
 
 cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info, cbd_error *error)
 {
-    if (info == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "info is NULL");
-    memset(info, 0, sizeof *info);
-    cbd_status status = cbdi_enter(stage, error);
+    cbd_status status = cbdi_look_begin(stage, info, sizeof *info, error);
     if (status != CBD_STATUS_OK)
         return status;
-    pthread_mutex_lock(&stage->cache_lock);
     uint32_t at = 0;
     for (int turn = 0; turn < 2; turn++) {
         uint32_t before = index;
@@ -233,9 +229,7 @@ cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info
         memcpy(info->uuid, stage->devices[at].uuid, sizeof info->uuid);
         cbdi_device_out(stage, at + 1, &device_type, &info->device_id);
     }
-    pthread_mutex_unlock(&stage->cache_lock);
-    cbdi_leave(stage);
-    return status;
+    return cbdi_look_end(stage, status);
 }
 
 /* ---- arenas and events ------------------------------------------------------------- */
