@@ -14,9 +14,14 @@ BUILD  := build
 # Programs that start Python (the demo, the integration tests) take this one.
 export CALLBOARD_PYTHON := $(abspath $(PY))
 
-# Go of everything, and of what is worth the race detector's time: the models explore interleavings themselves.
+# How many targets run side by side where that is safe: most wait, for processes that they start, more than they compute.
+JOBS := $(shell nproc)
+
+# Go of everything, and of what is worth the race detector's time: the models explore interleavings themselves, and what
+# the others run is programs, which are built without it.
 GO_ALL  := ./...
-GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen)
+GO_RACE  = $$($(GO) list ./... | grep -v -e /model -e /bench -e /examples -e /abigen -e /conformance -e /cclient -e /quickstart -e /cudaemu)
+GO_TEST  = $(GO) test -count=1 -p $$((2 * $(JOBS)))
 
 # With which driver the tests of device memory run: go test shows nothing of packages that pass.
 GPU_DRIVER = $(GO) test -count=1 -v -run 'TestDriver$$' ./integration/gpu ./cudaipc | sed -n 's/^driver of/test: &/p'
@@ -29,6 +34,7 @@ GO_ARM64       := ./protocol ./ring ./tensor ./shm ./cudaipc ./clients/go
 ARM64          := GOARCH=arm64 CC=aarch64-linux-gnu-gcc QEMU_LD_PREFIX=/usr/aarch64-linux-gnu CALLBOARD_TEST_QEMU=qemu-aarch64
 NOT_UNDER_QEMU := 'TestBadMessagesAreErrorsAndLeakNoDescriptor|TestGuardSurvivesTruncationByAnotherProcess'
 
+# Lines that run it begin with +: it is a make of its own, and takes part in a -j.
 C_CLIENT  := $(MAKE) --no-print-directory --silent -C clients/c
 C_SOURCES := $(wildcard clients/c/src/*.c clients/c/cuda/*.c)
 C_HEADERS := $(wildcard clients/c/include/*.h clients/c/src/*.h clients/c/cuda/*.h)
@@ -37,43 +43,52 @@ CLIENT_SOURCES := $(shell find clients/python -name '*.py' -o -name '*.pyi' -o -
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build demo test test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
+.PHONY: build demo test test-rest test-programs test-go test-race test-c test-valgrind test-arm64 arm64 test-python test-matrix test-frameworks test-bench test-gorgonia gpu-test lint lint-go lint-c lint-python stress bench generate clean
 
 build:
-	@$(C_CLIENT) all
+	+@$(C_CLIENT) all
 	@$(GO) build -o bin/callboard ./cmd/broker
 
 # A real simulation, photographs and an observer, end to end. More: make demo DEMO_ARGS=--help
 demo: build $(VENV)/.client $(VENV)/.demo
 	@bin/callboard demo $(DEMO_ARGS)
 
-test: test-go test-race test-c test-valgrind test-arm64 test-python test-matrix test-bench test-gorgonia
+test: test-go test-race
+	@$(MAKE) --no-print-directory --output-sync=recurse -j$(JOBS) test-rest
 	@cat docs/conformance.md
 	@echo
 	@$(PY) clients/python/frameworks/matrix.py
 
+# What shares no file while it runs. The output of each comes when it is over.
+test-rest: test-valgrind test-arm64 test-python test-c test-matrix test-bench test-gorgonia
+
+# Programs of the C client that several packages of Go's tests run, and would build, side by side.
+test-programs: build
+	+@$(C_CLIENT) -j$(JOBS) all live examples
+
 # -count=1: what runs programs by exec is not seen by Go's cache of test results.
-test-go: build $(VENV)/.client $(VENV)/.test
+test-go: test-programs $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go'
 	@$(GPU_DRIVER)
-	@$(GO) test -count=1 $(GO_ALL)
+	@$(GO_TEST) $(GO_ALL)
 
-# The short form: what takes long is the work and not the interleaving, and test-go does it in full.
-test-race: build $(VENV)/.client $(VENV)/.test
+# The short form: what takes long is the work and not the interleaving, and test-go does it in full. Every process with the
+# detector in it, and tests start hundreds, would sleep for a second when it ends.
+test-race: test-programs $(VENV)/.client $(VENV)/.test
 	@echo 'test: Go with the race detector'
 	@$(GPU_DRIVER)
-	@$(GO) test -count=1 -race -short $(GO_RACE)
+	@GORACE=atexit_sleep_ms=20 $(GO_TEST) -race -short $(GO_RACE)
 
 # Under the address and undefined-behaviour sanitizers, with a broker of the tests' own. The integration tests run
 # the same client against the real one.
-test-c:
+test-c: build
 	@echo 'test: C'
-	@$(C_CLIENT) test
+	+@$(C_CLIENT) test
 
 # The same tests, for what sanitizers do not see.
 test-valgrind:
 	@echo 'test: C under valgrind'
-	@scripts/if-installed valgrind $(C_CLIENT) valgrind
+	+@scripts/if-installed valgrind $(C_CLIENT) valgrind
 
 # Layouts and portability on the hardware that robots have: docs/memory-model.md argues the order of memory.
 test-arm64:
@@ -84,7 +99,7 @@ test-arm64:
 # Programs that need a broker have this machine's: the two share memory all the same.
 arm64: build
 	@$(ARM64) CALLBOARD_BROKER=$(abspath bin/callboard) $(GO) test -count=1 -vet=off -exec qemu-aarch64 -skip $(NOT_UNDER_QEMU) $(GO_ARM64)
-	@$(C_CLIENT) arm64
+	+@$(C_CLIENT) arm64
 
 test-python: build $(VENV)/.client $(VENV)/.test
 	@echo 'test: Python'
@@ -111,7 +126,7 @@ test-bench: build $(VENV)/.client $(VENV)/.test
 # The C program is without sanitizers, whose libraries may not be there.
 gpu-test:
 	@mkdir -p bin/gpu
-	@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
+	+@$(C_CLIENT) BUILD=build/carried CHECKS='-O1 -g' build/carried/test_cuda_live
 	@cp clients/c/build/carried/test_cuda_live bin/gpu
 	@CGO_ENABLED=0 $(GO) test -c -o bin/gpu/gpu.test ./integration/gpu
 	@CGO_ENABLED=0 $(GO) build -o bin/gpu/callboard ./cmd/broker
@@ -148,7 +163,7 @@ lint-go:
 
 lint-c:
 	@echo 'lint: C'
-	@$(C_CLIENT) all live examples
+	+@$(C_CLIENT) all live examples
 
 lint-python: $(VENV)/.test
 	@echo 'lint: Python'
@@ -167,7 +182,7 @@ generate:
 	@$(GO) run ./protocol/abigen
 
 clean:
-	@$(C_CLIENT) clean
+	+@$(C_CLIENT) clean
 	rm -rf bin $(BUILD) $(VENV) .venv-* clients/python/build clients/python/src/*.egg-info
 
 # The virtual environment. Each part has a stamp, so that a changed file installs again what depends on it.

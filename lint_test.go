@@ -199,6 +199,25 @@ func TestEveryPackageHasADocGo(t *testing.T) {
 	}
 }
 
+// TestOneVersion: the software has one version, which stands where each language's tools look for it.
+func TestOneVersion(t *testing.T) {
+	places := map[string]string{
+		"broker/config.go":                         `(?m)^const Version = "(\d+\.\d+\.\d+)"$`,
+		"clients/c/CMakeLists.txt":                 `(?m)^project\(callboard VERSION (\d+\.\d+\.\d+) `,
+		"clients/python/pyproject.toml":            `(?m)^version = "(\d+\.\d+\.\d+)"$`,
+		"clients/python/src/callboard/__init__.py": `(?m)^__version__ = "(\d+\.\d+\.\d+)"$`,
+	}
+	found := map[string][]string{}
+	for name, pattern := range places {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		version := regexp.MustCompile(pattern).FindSubmatch(text)
+		require.NotNil(t, version, "%s: no version, or not as here", name)
+		found[string(version[1])] = append(found[string(version[1])], name)
+	}
+	require.Len(t, found, 1, "one version, and not several: change all of these")
+}
+
 // The patterns are put together from pieces, so that this file does not match itself.
 var (
 	machinePath = regexp.MustCompile(`(^|[^\w./-])(/wo` + `rk|/ro` + `ot|/ho` + `me/[a-z<$]\w*)(/|\b[^/\w-]|$)|\.\./sha` + `red/`)

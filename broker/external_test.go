@@ -3,7 +3,6 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -11,37 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"callboard/control"
+	"callboard/control/natstest"
 )
 
 func serveNATS(t *testing.T, port int) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true, Users: []*server.User{
+	return natstest.Serve(t, &server.Options{Port: port, Users: []*server.User{
 		{Username: "broker", Password: "p"}, {Username: "watcher", Password: "p"}}})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(patience))
-	return s
-}
-
-// reservedPort is a port at which a server may come, go and come again. A socket that only names it keeps it from everybody who takes
-// any free one: listeners and connections of tests that run beside this one.
-func reservedPort(t *testing.T) int {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	require.NoError(t, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))
-	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	name, err := syscall.Getsockname(fd)
-	require.NoError(t, err)
-	return name.(*syscall.SockaddrInet4).Port
 }
 
 // A stage on a NATS server that somebody else runs: it starts without it, it is found there, and a restart of that server in the middle loses
 // events and nothing else. The loss shows in the numbers.
 func TestStageOnAnExternalServer(t *testing.T) {
-	port := reservedPort(t)
+	port := natstest.ReservedPort(t)
 	b := startBroker(t, func(c *Config) {
 		c.External = &control.External{URL: fmt.Sprintf("nats://broker:p@127.0.0.1:%d", port), Observer: control.Credential{User: "watcher", Password: "p"}}
 	})
@@ -89,7 +70,7 @@ func TestStageOnAnExternalServer(t *testing.T) {
 }
 
 func TestStageWithWrongCredentialsDoesNotStart(t *testing.T) {
-	ns := serveNATS(t, -1)
+	ns := serveNATS(t, 0)
 	t.Setenv("CALLBOARD_RUNTIME_DIR", t.TempDir()+"/run")
 	_, err := Start(Config{Stage: "test", ShmDir: t.TempDir(), MemoryBytes: 64 << 20, External: &control.External{URL: "nats://broker:wrong@" + ns.Addr().String()}})
 	require.ErrorContains(t, err, "Authorization Violation")

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"callboard/control"
+	"callboard/control/natstest"
 	"callboard/protocol"
 	"callboard/ring"
 	"callboard/shm"
@@ -343,6 +344,17 @@ func TestFailedStartKeepsTheGeneration(t *testing.T) {
 	require.EqualValues(t, 1, p.root().Epoch)
 }
 
+// askToLeave asks a broker for its stage; 0 is any generation.
+func askToLeave(t *testing.T, b *Broker, generation uint64) *shm.Conn {
+	t.Helper()
+	conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
+	require.NoError(t, err)
+	request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest), Generation: generation}
+	request.Header.SizeBytes = uint32(len(encode(&request)))
+	require.NoError(t, conn.Send(encode(&request)))
+	return conn
+}
+
 // S1: a broker that runs keeps others out, unless it is asked to leave; it removes
 // nothing then, and whoever asked goes on with its stage and its NATS port.
 func TestTakeover(t *testing.T) {
@@ -354,11 +366,7 @@ func TestTakeover(t *testing.T) {
 	require.ErrorContains(t, err, "running already")
 	require.ErrorContains(t, err, "--takeover")
 
-	conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
-	require.NoError(t, err)
-	request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest), Generation: 7}
-	request.Header.SizeBytes = uint32(len(encode(&request)))
-	require.NoError(t, conn.Send(encode(&request)))
+	conn := askToLeave(t, b, 7)
 	var buf [protocol.MessageBytesMax]byte
 	n, _, err := conn.RecvWithin(patience, buf[:])
 	require.NoError(t, err)
@@ -386,14 +394,6 @@ func TestTakeover(t *testing.T) {
 func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 	b := startBroker(t, nil)
 	p := attachPeer(t, b)
-	ask := func() *shm.Conn {
-		conn, err := shm.Dial(filepath.Join(b.RuntimeDir(), shm.AttachSocket))
-		require.NoError(t, err)
-		request := protocol.TakeoverRequest{Header: header(protocol.MessageTakeoverRequest)}
-		request.Header.SizeBytes = uint32(len(encode(&request)))
-		require.NoError(t, conn.Send(encode(&request)))
-		return conn
-	}
 	hold := func(asked ...func(*shm.Conn) error) { // as a broker that is stopped for a while
 		stands, held := make(chan struct{}), make(chan struct{})
 		release := sync.OnceFunc(func() { close(held) })
@@ -401,7 +401,7 @@ func TestTakeoverThatGaveUpChangesNothing(t *testing.T) {
 		b.later(func() { close(stands); <-held })
 		<-stands // what is asked now comes after it
 		for _, then := range asked {
-			require.NoError(t, then(ask()))
+			require.NoError(t, then(askToLeave(t, b, 0)))
 		}
 		require.Eventually(t, func() bool {
 			b.mailbox.mu.Lock()
@@ -467,11 +467,7 @@ func TestTwoStartsOverOneDeadGeneration(t *testing.T) {
 // What observers hear of a restart: the next life of the broker, what it recovered or could
 // not, who came back, and commits that go on from the epoch of before.
 func TestRestartIsAnnounced(t *testing.T) {
-	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, Username: "u", Password: "p", NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	go bus.Start()
-	defer bus.Shutdown()
-	require.True(t, bus.ReadyForConnections(patience))
+	bus := natstest.Serve(t, &server.Options{Username: "u", Password: "p"})
 	url := strings.Replace(bus.ClientURL(), "nats://", "nats://u:p@", 1)
 	observer, err := nats.Connect(url)
 	require.NoError(t, err)

@@ -18,22 +18,9 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
-)
 
-// serveNATS runs a server as somebody else would.
-func serveNATS(t *testing.T, options *server.Options) *server.Server {
-	t.Helper()
-	options.Host, options.NoSigs, options.NoLog = "127.0.0.1", true, true
-	if options.Port == 0 {
-		options.Port = -1
-	}
-	s, err := server.NewServer(options)
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(patience))
-	return s
-}
+	"callboard/control/natstest"
+)
 
 // configured are the options of a file in testdata. The keys in there open nothing but these servers.
 func configured(t *testing.T, name string) *server.Options {
@@ -108,7 +95,7 @@ func TestExternalServerCredentials(t *testing.T) {
 			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ns := serveNATS(t, c.serve)
+			ns := natstest.Serve(t, c.serve)
 			address := ns.Addr().String()
 			s, err := Start(Options{Identity: testIdentity, External: &External{URL: c.user + address, Full: c.good, Observer: Credential{User: "o", Password: "p"}}})
 			require.NoError(t, err)
@@ -141,18 +128,18 @@ func TestExternalServerCredentials(t *testing.T) {
 
 // A server that comes back with other credentials is dialled until an operator has put it right.
 func TestExternalServerThatRefusesAfterItsRestart(t *testing.T) {
-	port := reservedPort(t)
-	first := serveNATS(t, &server.Options{Username: "u", Password: "p", Port: port})
+	port := natstest.ReservedPort(t)
+	first := natstest.Serve(t, &server.Options{Username: "u", Password: "p", Port: port})
 	s, err := Start(Options{Identity: testIdentity, External: &External{URL: fmt.Sprintf("nats://u:p@127.0.0.1:%d", port)}})
 	require.NoError(t, err)
 	defer s.Close()
 	first.Shutdown()
 	first.WaitForShutdown()
-	second := serveNATS(t, &server.Options{Username: "u", Password: "other", Port: port})
+	second := natstest.Serve(t, &server.Options{Username: "u", Password: "other", Port: port})
 	time.Sleep(700 * time.Millisecond) // several tries
 	require.False(t, s.Connected())
 	second.Shutdown()
 	second.WaitForShutdown()
-	serveNATS(t, &server.Options{Username: "u", Password: "p", Port: port})
+	natstest.Serve(t, &server.Options{Username: "u", Password: "p", Port: port})
 	require.Eventually(t, s.Connected, patience, 10*time.Millisecond)
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"callboard/control/natstest"
 )
 
 // patience is how long a test waits for what must come: machines that run tests are busy.
@@ -111,12 +113,8 @@ func TestNobodyElseGetsIn(t *testing.T) {
 		require.ErrorIs(t, err, nats.ErrAuthorization, "%+v", bad)
 	}
 	require.NotEqual(t, s.Info().Full.Password, s.Info().Observer.Password)
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, CustomClientAuthentication: g})
-	require.NoError(t, err)
-	ns.Start()
-	defer ns.Shutdown()
-	require.True(t, ns.ReadyForConnections(patience))
-	_, err = dial(ns.ClientURL(), credentials[roleEvents])
+	ns := natstest.Serve(t, &server.Options{CustomClientAuthentication: g})
+	_, err := dial(ns.ClientURL(), credentials[roleEvents])
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 	inside, err := dial(ns.ClientURL(), credentials[roleEvents], nats.InProcessServer(ns))
 	require.NoError(t, err)
@@ -207,33 +205,11 @@ func announceMuch(t *testing.T, s *Server) (took, slowest time.Duration) {
 	return took, slowest
 }
 
-// reservedPort is a port at which a server may come, go and come again. A socket that only names it keeps it from everybody who takes
-// any free one: listeners and connections of tests that run beside this one.
-func reservedPort(t *testing.T) int {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	require.NoError(t, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))
-	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	name, err := syscall.Getsockname(fd)
-	require.NoError(t, err)
-	return name.(*syscall.SockaddrInet4).Port
-}
-
-func startExternal(t *testing.T, port int) *server.Server {
-	t.Helper()
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true, Username: "u", Password: "p"})
-	require.NoError(t, err)
-	ns.Start()
-	require.True(t, ns.ReadyForConnections(patience))
-	return ns
-}
-
 // A restart of an external server loses events. The subscriber sees it in the numbers, and everything goes on.
 func TestExternalServerRestartShowsAsASeqGap(t *testing.T) {
-	port := reservedPort(t)
-	first := startExternal(t, port)
+	port := natstest.ReservedPort(t)
+	external := server.Options{Username: "u", Password: "p", Port: port}
+	first := natstest.Serve(t, &external)
 	s, err := Start(Options{Identity: testIdentity, External: &External{URL: fmt.Sprintf("nats://u:p@127.0.0.1:%d", port)}})
 	require.NoError(t, err)
 	defer s.Close()
@@ -255,8 +231,7 @@ func TestExternalServerRestartShowsAsASeqGap(t *testing.T) {
 	require.Eventually(t, func() bool { return !s.events.IsConnected() }, patience, time.Millisecond)
 	a.Commit(CommitNote{Epoch: 2})
 	require.Eventually(t, func() bool { return a.Counts().Failed > 0 }, patience, time.Millisecond)
-	second := startExternal(t, port)
-	defer second.Shutdown()
+	second := natstest.Serve(t, &external)
 	require.Eventually(t, func() bool { return s.Connected() && subscriber.IsConnected() && second.NumSubscriptions() > 0 }, patience, time.Millisecond)
 
 	// NATS may lose what comes while the subscription is made anew; a later commit arrives.
@@ -275,13 +250,12 @@ func TestExternalServerRestartShowsAsASeqGap(t *testing.T) {
 }
 
 func TestExternalServerThatComesLater(t *testing.T) {
-	port := reservedPort(t)
+	port := natstest.ReservedPort(t)
 	s, err := Start(Options{Identity: testIdentity, External: &External{URL: fmt.Sprintf("127.0.0.1:%d", port), Full: Credential{User: "u", Password: "p"}}})
 	require.NoError(t, err)
 	defer s.Close()
 	require.False(t, s.Connected())
-	ns := startExternal(t, port)
-	defer ns.Shutdown()
+	natstest.Serve(t, &server.Options{Username: "u", Password: "p", Port: port})
 	require.Eventually(t, s.Connected, patience, time.Millisecond)
 	_, err = Connect(s.Info(), RoleObserver)
 	require.ErrorContains(t, err, `no credential for the role "observer"`)
@@ -294,11 +268,7 @@ func TestExternalServerWithoutCredentialsIsRefused(t *testing.T) {
 		_, err = Start(Options{Identity: testIdentity, External: &External{URL: url}})
 		require.ErrorContains(t, err, "URL is not usable", url)
 	}
-	open, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	open.Start()
-	defer open.Shutdown()
-	require.True(t, open.ReadyForConnections(patience))
+	open := natstest.Serve(t, &server.Options{})
 	_, err = Start(Options{Identity: testIdentity, External: &External{URL: open.ClientURL(), Full: Credential{User: "u", Password: "p"}}})
 	require.ErrorContains(t, err, "lets anybody in")
 }

@@ -15,6 +15,7 @@ import (
 
 	callboard "callboard/clients/go"
 	"callboard/control"
+	"callboard/integration/harness"
 )
 
 const (
@@ -70,13 +71,13 @@ func TestProducerKilledHalfWayThroughAFill(t *testing.T) {
 	fastest, deaths := soon, uint64(0)
 	for ; deaths < 3 || fastest >= time.Second && deaths < deathsAtMost; deaths++ {
 		p := spawn(t, "half-filler", nil, s.Env())
-		p.expect("half")
+		expect(t, p, "half")
 		d := s.describe(t)
 		require.GreaterOrEqual(t, inUse(d), inUse(before)+half)
 		require.EqualValues(t, 1, clientNamed(d, "half-filler").Sessions)
 		unharmed(t, other)
 		died := time.Now()
-		p.kill()
+		p.Kill()
 		d = s.settled(t, "other")
 		fastest = min(fastest, time.Since(died))
 		require.LessOrEqual(t, inUse(d), inUse(before)+64<<10, "what the other client publishes meanwhile is small")
@@ -113,20 +114,20 @@ func TestReaderKilledWithPins(t *testing.T) {
 			for deaths := 0; deaths < 3 || fastest >= time.Second && deaths < deathsAtMost; deaths++ {
 				publish(1)
 				p := spawn(t, "pinner", nil, s.Env())
-				p.expect("pinned")
+				expect(t, p, "pinned")
 				if how == "closed" {
-					p.tell("close")
-					p.expect("closed")
+					p.Tell("close")
+					expect(t, p, "closed")
 				}
 				publish(20)
 				require.Equal(t, 3, versions(), "two are retained, one is pinned")
-				p.tell("look")
-				p.expect("the same") // I2: a view outlives its session
+				p.Tell("look")
+				expect(t, p, "the same") // I2: a view outlives its session
 				time.Sleep(300 * time.Millisecond)
 				publish(1)
 				require.Equal(t, 3, versions(), "no time resets a living reader (field report E9)")
 				died := time.Now()
-				p.kill()
+				p.Kill()
 				s.settled(t, "other")
 				publish(1)
 				require.Equal(t, 2, versions())
@@ -152,15 +153,15 @@ func TestKilledClientOfEachRoleLeavesNothing(t *testing.T) {
 		return append(list, files...)
 	}
 	warm := spawn(t, "half-filler", nil, s.Env()) // its segments stay as warm spares
-	warm.expect("half")
-	warm.kill()
+	expect(t, warm, "half")
+	warm.Kill()
 	s.settled(t, "other")
 	before := state()
 	for _, role := range []string{"idle", "read-only", "pinner", "half-filler", "subscriber"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(soon, &ready)
-		p.kill()
+		p.Hear(soon, &ready)
+		p.Kill()
 		s.settled(t, "other")
 		require.Eventually(t, func() bool { return len(state()) <= len(before) }, soon, 10*time.Millisecond,
 			"%s: before %q\nafter %q", role, before, state())
@@ -177,9 +178,9 @@ func TestClientKilledAtEachStepOfAttaching(t *testing.T) {
 	before := len(openFiles(t, s.PID()))
 	for _, step := range attachSteps {
 		p := spawn(t, "attach", attachConfig{Socket: s.socket(), Step: step}, s.Env())
-		p.expect(step)
+		expect(t, p, step)
 		unharmed(t, other)
-		p.kill()
+		p.Kill()
 		s.settled(t, "other")
 		require.Eventually(t, func() bool { return len(openFiles(t, s.PID())) <= before }, soon, 5*time.Millisecond, step)
 		files, err := filepath.Glob(filepath.Join(s.memoryDir(t), "channel-*"))
@@ -208,12 +209,12 @@ func TestStoppedClientsSlowNobody(t *testing.T) {
 	for _, role := range []string{"half-filler", "pinner", "subscriber", "idle"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(soon, &ready)
-		p.signal(syscall.SIGSTOP)
+		p.Hear(soon, &ready)
+		p.Signal(syscall.SIGSTOP)
 	}
 	p := spawn(t, "attach", attachConfig{Socket: s.socket(), Step: "hello"}, s.Env())
-	p.expect("hello")
-	p.signal(syscall.SIGSTOP)
+	expect(t, p, "hello")
+	p.Signal(syscall.SIGSTOP)
 
 	median := soon
 	for rounds := 0; rounds < 5 && median >= 100*time.Millisecond; rounds++ { // a machine that is busy must not decide
@@ -247,10 +248,10 @@ func TestA5ApplicationRestartsFast(t *testing.T) {
 	for range 10 {
 		p := spawn(t, "idle", nil, s.Env())
 		q := spawn(t, "idle", nil, s.Env()) // twice at once
-		p.expect("idle")
-		q.expect("idle")
-		p.kill()
-		q.kill()
+		expect(t, p, "idle")
+		expect(t, q, "idle")
+		p.Kill()
+		q.Kill()
 		unharmed(t, other)
 	}
 	s.settled(t, "other")
@@ -310,21 +311,21 @@ func TestTermWithEverythingOpen(t *testing.T) {
 	other := s.Dial("other")
 	_, err := other.Publish(within(t, soon), "pinned/value", make([]uint64, 1000))
 	require.NoError(t, err)
-	var held []*process
+	var held []*harness.Process
 	for _, role := range []string{"half-filler", "pinner", "idle", "subscriber"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(soon, &ready)
+		p.Hear(soon, &ready)
 		held = append(held, p)
 	}
 	s.stop(t)
 	_, err = other.Follow(within(t, soon), other.Epoch())
 	require.ErrorIs(t, err, callboard.ErrSessionEnded)
 	require.ErrorContains(t, err, "stopped")
-	held[1].tell("look")
-	held[1].expect("the same")
+	held[1].Tell("look")
+	expect(t, held[1], "the same")
 	for _, p := range held {
-		p.done()
+		p.Done()
 	}
 }
 

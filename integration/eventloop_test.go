@@ -18,16 +18,17 @@ func TestOneEventLoopForTwoStagesAndAPipe(t *testing.T) {
 	}
 	for _, language := range languages {
 		t.Run(language, func(t *testing.T) {
+			t.Parallel() // what it does most is wait until a client gives its broker up
 			command := program(t, language, "loop")
 			stages := []*stage{startStage(t), startStage(t)}
 			node := spawnAs(t, language+" loop", nil, stages[0].Env(), func(c *exec.Cmd) {
 				c.Path, c.Args = command[0], append(append([]string{}, command...),
 					stages[0].RuntimeDir, stages[0].Stage, stages[1].RuntimeDir, stages[1].Stage)
 			})
-			node.expect("ready")
+			expect(t, node, "ready")
 			next := func() (got report) {
 				t.Helper()
-				node.hear(soon, &got)
+				node.Hear(soon, &got)
 				return got
 			}
 			publish := func(source int, value float64) {
@@ -40,7 +41,7 @@ func TestOneEventLoopForTwoStagesAndAPipe(t *testing.T) {
 			}
 			tell := func(line string) {
 				t.Helper()
-				node.tell(line)
+				node.Tell(line)
 				require.Equal(t, report{Source: 2, Line: line}, next())
 			}
 			publish(0, 1)
@@ -60,7 +61,7 @@ func TestOneEventLoopForTwoStagesAndAPipe(t *testing.T) {
 			tell("three")
 			stages[0].Restart() // for the end of the test
 			stages[0].connect(t)
-			node.done()
+			node.Done()
 		})
 	}
 }

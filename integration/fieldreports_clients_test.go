@@ -127,21 +127,21 @@ func TestA17A20ReadersComeAndGo(t *testing.T) {
 	var names map[string]bool
 	for i := range 24 {
 		p := spawn(t, "pinner", nil, s.Env())
-		p.expect("pinned")
+		expect(t, p, "pinned")
 		if i == 0 {
 			names = objects(t, s.ShmDir, s.RuntimeDir)
 		}
 		switch random.IntN(3) {
 		case 0:
-			p.kill()
+			p.Kill()
 		case 1:
-			p.tell("look")
-			p.expect("the same")
-			p.kill()
+			p.Tell("look")
+			expect(t, p, "the same")
+			p.Kill()
 		case 2:
-			p.tell("close")
-			p.expect("closed")
-			p.kill() // with a view of the session that is over
+			p.Tell("close")
+			expect(t, p, "closed")
+			p.Kill() // with a view of the session that is over
 		}
 	}
 	close(stop)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	callboard "callboard/clients/go"
+	"callboard/integration/harness"
 	"callboard/protocol"
 	"callboard/shm"
 )
@@ -98,13 +99,13 @@ func TestB4TruncatedUnderTheBroker(t *testing.T) {
 	for _, role := range []string{"half-filler", "idle"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(soon, &ready)
+		p.Hear(soon, &ready)
 		incarnation := clientNamed(s.describe(t), role).Incarnation
 		require.NoError(t, os.Truncate(filepath.Join(s.memoryDir(t), fmt.Sprintf("channel-%016x", incarnation)), 0))
 		for range 10 {
 			unharmed(t, other)
 		}
-		p.kill()
+		p.Kill()
 		s.settled(t, "other")
 	}
 	// Staging that the broker is to copy, at once and by its workers.
@@ -184,10 +185,10 @@ func TestC2ProcessNumbersProveNothing(t *testing.T) {
 	_, err := other.Publish(within(t, soon), "pinned/value", make([]uint64, 1000))
 	require.NoError(t, err)
 	env := append(os.Environ(), shm.RuntimeEnv+"="+filepath.Join(h.base, "callboard", "one"))
-	var both []*process
+	var both []*harness.Process
 	for range 2 {
 		p := spawnAs(t, "pinner", nil, env, func(c *exec.Cmd) { inPidNamespace(t, c) })
-		p.expect("pinned")
+		expect(t, p, "pinned")
 		both = append(both, p)
 	}
 	channels := func() int {
@@ -195,17 +196,17 @@ func TestC2ProcessNumbersProveNothing(t *testing.T) {
 		return len(files)
 	}
 	require.Equal(t, 3, channels())
-	both[0].kill()
+	both[0].Kill()
 	require.Eventually(t, func() bool { return channels() == 2 }, soon, 10*time.Millisecond, "the dead one goes")
 	for range 20 {
 		_, err := other.Publish(within(t, soon), "pinned/value", make([]uint64, 1000))
 		require.NoError(t, err)
 	}
 	time.Sleep(300 * time.Millisecond)
-	both[1].tell("look")
-	both[1].expect("the same")
+	both[1].Tell("look")
+	expect(t, both[1], "the same")
 	require.Equal(t, 2, channels(), "the living one stays, though its number died")
-	both[1].kill()
+	both[1].Kill()
 	require.Eventually(t, func() bool { return channels() == 1 }, soon, 10*time.Millisecond)
 	_ = other.Close()
 	s.end(t, syscall.SIGTERM)

@@ -45,15 +45,15 @@ func TestB10NothingIsLocked(t *testing.T) {
 	_, err = c.Publish(within(t, soon), "pinned/value", make([]uint64, 1<<20))
 	require.NoError(t, err)
 	p := spawnAs(t, "pinner", nil, append(os.Environ(), shm.RuntimeEnv+"="+filepath.Join(h.base, "callboard", "one")), none)
-	p.expect("pinned")
-	for _, pid := range []int{s.command.Process.Pid, p.cmd.Process.Pid} {
+	expect(t, p, "pinned")
+	for _, pid := range []int{s.command.Process.Pid, p.PID()} {
 		limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 		require.NoError(t, err)
 		require.Regexp(t, `Max locked memory +0 `, string(limits))
 		require.Equal(t, "0", locked(t, pid), "kB of process %d", pid)
 	}
-	p.tell("look")
-	p.expect("the same")
+	p.Tell("look")
+	expect(t, p, "the same")
 	_ = c.Close()
 	s.end(t, syscall.SIGTERM)
 }
@@ -163,9 +163,8 @@ func TestC1C7C8TheSocketIsAllThatIsShared(t *testing.T) {
 		skip(t, fmt.Sprintf("a process with mounts of its own needs root: %v: %s", err, out))
 	}
 	p := spawnAs(t, "contained", map[string]any{"Hidden": []string{h.shm}}, append(os.Environ(), shm.RuntimeEnv+"="+filepath.Join(h.base, "callboard", "one")), own)
-	p.expect("[65536]")
-	<-p.ended
-	require.NoError(t, p.status)
+	expect(t, p, "[65536]")
+	require.NoError(t, p.Wait(soon))
 	g, err := other.Latest(within(t, soon), "inside")
 	require.NoError(t, err)
 	require.Equal(t, []int64{65536}, g.Shape())

@@ -377,8 +377,8 @@ func TestA26NoKernelObjectOfAnyKindStays(t *testing.T) {
 	for _, role := range []string{"half-filler", "pinner", "subscriber"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(soon, &ready)
-		defer p.kill()
+		p.Hear(soon, &ready)
+		defer p.Kill()
 	}
 	s.Kill9()
 	s.Restart()

@@ -349,8 +349,8 @@ func TestDeltasFromCursorToCursorMissNothing(t *testing.T) {
 	producer := spawn(t, "ticker", config, s.Env())
 	for end := false; !end; {
 		select {
-		case line, more := <-producer.lines:
-			require.True(t, more, "the producer was refused: %s", producer.stderr())
+		case line, more := <-producer.Lines():
+			require.True(t, more, "the producer was refused: %s", producer.Stderr())
 			require.Equal(t, `"done"`, line)
 			end = true // one more look, at the last state
 		default:

@@ -85,7 +85,7 @@ func TestStressReadersOfEveryLanguage(t *testing.T) {
 	for _, language := range languages {
 		commands[language] = program(t, language, "reader")
 	}
-	r := stress(t, limit, func(s *stage) (readers []*process) {
+	r := stress(t, limit, func(s *stage) (readers []*harness.Process) {
 		readers = append(readers, spawn(t, "stress-reader", nil, s.Env()))
 		for _, language := range languages {
 			readers = append(readers, spawnAs(t, "stress-reader", nil, s.Env(), func(c *exec.Cmd) {

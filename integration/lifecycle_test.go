@@ -226,17 +226,17 @@ func TestA8RepeatedCrashesLeaveOneGeneration(t *testing.T) {
 func TestA27EverybodyCrashes(t *testing.T) {
 	s := startStage(t)
 	unharmed(t, s.Dial("other"))
-	var all []*process
+	var all []*harness.Process
 	for _, role := range []string{"half-filler", "pinner", "idle"} {
 		p := spawn(t, role, nil, s.Env())
 		var ready string
-		p.hear(soon, &ready)
+		p.Hear(soon, &ready)
 		all = append(all, p)
 	}
 	old := s.memoryDir(t)
 	s.Kill9()
 	for _, p := range all {
-		p.kill()
+		p.Kill()
 	}
 	now := time.Now()
 	require.NoError(t, filepath.Walk(s.ShmDir, func(path string, _ os.FileInfo, err error) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	callboard "callboard/clients/go"
+	"callboard/integration/harness"
 )
 
 // The broker is killed twenty times under producers and followers in C and in Python. They
@@ -19,17 +20,17 @@ import (
 func TestTwentyKillsUnderProducersAndFollowersOfEveryLanguage(t *testing.T) {
 	const kills = 20
 	s := startStage(t)
-	clients := map[string][2]*process{}
+	clients := map[string][2]*harness.Process{}
 	for _, language := range languages {
 		command := program(t, language, "restart")
-		start := func(role string) *process {
+		start := func(role string) *harness.Process {
 			p := spawnAs(t, language+" "+role, nil, s.Env(), func(c *exec.Cmd) {
 				c.Path, c.Args = command[0], append(append([]string{}, command...), role, "restart/"+language)
 			})
-			p.expect("ready")
+			expect(t, p, "ready")
 			return p
 		}
-		clients[language] = [2]*process{start("produce"), start("follow")}
+		clients[language] = [2]*harness.Process{start("produce"), start("follow")}
 	}
 	reader := s.Dial("reader")
 	floors := map[string]uint64{}
@@ -64,12 +65,12 @@ func TestTwentyKillsUnderProducersAndFollowersOfEveryLanguage(t *testing.T) {
 		var made struct{ Ticks, Restarted, Maybe int64 }
 		var seen struct{ Reads, Last int64 }
 		producer, follower := clients[language][0], clients[language][1]
-		_ = producer.in.Close()
-		producer.hear(soon, &made)
-		_ = follower.in.Close()
-		follower.hear(soon, &seen)
-		producer.done()
-		follower.done()
+		producer.End()
+		producer.Hear(soon, &made)
+		follower.End()
+		follower.Hear(soon, &seen)
+		producer.Done()
+		follower.Done()
 		t.Logf("%s: %d ticks, %d times BROKER_RESTARTED, %d of them maybe sealed; %d reads, the last of tick %d",
 			language, made.Ticks, made.Restarted, made.Maybe, seen.Reads, seen.Last)
 		require.Greater(t, made.Ticks, int64(kills))

@@ -18,33 +18,33 @@ import (
 // work until they are told to stop, and then report as producerReport and readerReport
 // say. In whatever language they are, a reader must see no error and no torn or half
 // tick, and a producer nothing but BROKER_RESTARTED, and that only for what was not sealed.
-type cast struct{ producers, readers []*process }
+type cast struct{ producers, readers []*harness.Process }
 
 // goCast is three producers and three readers, one of which holds the first snapshot that
 // it sees to the end.
 func goCast(t *testing.T, s *stage) (c cast) {
 	for _, role := range []string{"adopting-producer", "scattering-producer", "publishing-producer"} {
 		p := spawn(t, role, nil, s.Env())
-		p.expect("ready")
+		expect(t, p, "ready")
 		c.producers = append(c.producers, p)
 	}
 	for i := range 3 {
 		c.readers = append(c.readers, spawn(t, "stress-reader", readerOrder{KeepFirst: i == 0}, s.Env()))
 	}
 	for _, p := range c.readers {
-		p.expect("ready")
+		expect(t, p, "ready")
 	}
 	return c
 }
 
-func (c cast) everybody() []*process {
-	return append(append([]*process{}, c.producers...), c.readers...)
+func (c cast) everybody() []*harness.Process {
+	return append(append([]*harness.Process{}, c.producers...), c.readers...)
 }
 
 // resources counts descriptors and mappings of the stage's objects.
 func (c cast) resources(t *testing.T, s *stage) (most int) {
 	for _, p := range c.everybody() {
-		most = max(most, len(openFiles(t, p.cmd.Process.Pid))+len(mapsOf(t, p.cmd.Process.Pid, s.ShmDir)))
+		most = max(most, len(openFiles(t, p.PID()))+len(mapsOf(t, p.PID(), s.ShmDir)))
 	}
 	return max(most, len(openFiles(t, s.PID()))+len(mapsOf(t, s.PID(), s.ShmDir)))
 }
@@ -54,22 +54,22 @@ func (c cast) end(t *testing.T) {
 	t.Helper()
 	restarted, maybe := uint64(0), uint64(0)
 	for _, p := range c.readers {
-		p.tell("stop")
+		p.Tell("stop")
 		var got readerReport
-		p.hear(4*soon, &got)
-		p.done()
-		t.Logf("%s: %d snapshots, %d held", p.name, got.Snapshots, got.Held)
+		p.Hear(4*soon, &got)
+		p.Done()
+		t.Logf("%s: %d snapshots, %d held", p.Name, got.Snapshots, got.Held)
 		require.Zero(t, got.Refused, "refused reads; the first trouble: %s", got.First)
 		require.Zero(t, got.Torn, "torn rows; the first trouble: %s", got.First)
 		require.Zero(t, got.Mixed, "half ticks; the first trouble: %s", got.First)
 		require.Positive(t, got.Snapshots)
 	}
 	for _, p := range c.producers {
-		p.tell("stop")
+		p.Tell("stop")
 		var got producerReport
-		p.hear(4*soon, &got)
-		p.done()
-		t.Logf("%s: %d commits, %d spoilt by restarts, %d of these sealed before", p.name, got.Commits, got.Restarted, got.Maybe)
+		p.Hear(4*soon, &got)
+		p.Done()
+		t.Logf("%s: %d commits, %d spoilt by restarts, %d of these sealed before", p.Name, got.Commits, got.Restarted, got.Maybe)
 		require.Zero(t, got.Refused, "refused writes; the first trouble: %s", got.First)
 		require.Zero(t, got.Lied, "outcomes that are not true; the first trouble: %s", got.First)
 		require.Positive(t, got.Commits)
@@ -205,6 +205,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 // A broker that is stopped for longer than a takeover waits goes on with its stage once it
 // runs again: the takeover said that it failed, and changed nothing. Rule S1.
 func TestTakeoverThatFailedChangesNothing(t *testing.T) {
+	t.Parallel() // what it does most is wait
 	s := startStage(t)
 	client := s.Dial("client")
 	unharmed(t, client)

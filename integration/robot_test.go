@@ -28,6 +28,7 @@ import (
 // Those that are older than what is kept are lost, and said to be. Ctrl-C leaves nothing behind. Field reports A4, E1,
 // E12; rules B1, O1, O3, O4.
 func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
+	t.Parallel()
 	r := newRobot(t)
 	seen, watched := r.watch()
 	driver, controller := r.driver(20), r.controller()
@@ -94,6 +95,7 @@ func TestRobotNodesAreKilledAndGoOn(t *testing.T) {
 
 // A broker that is stopped ends them, each with one line that says so. Field report A4; rule B1.
 func TestRobotNodesEndWithTheStage(t *testing.T) {
+	t.Parallel()
 	r := newRobot(t)
 	nodes := []*robotNode{r.driver(20), r.controller(), r.node("observer", r.observer)}
 	r.until(5)
@@ -101,8 +103,8 @@ func TestRobotNodesEndWithTheStage(t *testing.T) {
 	require.NoError(t, r.client.Close())
 	r.stage.stop(t)
 	for _, n := range nodes {
-		require.Error(t, n.wait(soon), n.name)
-		require.Regexp(t, `^(\S+ \S+ )?`+n.name+`: [^\n]*the broker[^\n]*\n$`, n.stderr())
+		require.Error(t, n.Wait(soon), n.Name)
+		require.Regexp(t, `^(\S+ \S+ )?`+n.Name+`: [^\n]*the broker[^\n]*\n$`, n.Stderr())
 	}
 }
 
@@ -135,7 +137,8 @@ func newRobot(t *testing.T) *robot {
 
 // robotNode is one of the processes.
 type robotNode struct {
-	*process
+	*harness.Process
+	t     *testing.T
 	stage *stage
 	after uint64 // the tick that it goes on after
 	port  string // of the controller
@@ -143,7 +146,7 @@ type robotNode struct {
 
 func (r *robot) node(name string, command ...string) *robotNode {
 	r.t.Helper()
-	return &robotNode{stage: r.stage, process: spawnAs(r.t, name, nil, r.Env(), func(c *exec.Cmd) { c.Path, c.Args = command[0], command })}
+	return &robotNode{t: r.t, stage: r.stage, Process: spawnAs(r.t, name, nil, r.Env(), func(c *exec.Cmd) { c.Path, c.Args = command[0], command })}
 }
 
 func (r *robot) driver(rate int) *robotNode {
@@ -171,16 +174,16 @@ func (n *robotNode) number(text string) uint64 {
 // shows waits for a line with this in it and gives its parts.
 func (n *robotNode) shows(pattern string) []string {
 	n.t.Helper()
-	wanted, deadline := regexp.MustCompile("^"+n.name+": "+pattern), time.After(2*soon)
+	wanted, deadline := regexp.MustCompile("^"+n.Name+": "+pattern), time.After(2*soon)
 	for {
 		select {
-		case line, open := <-n.lines:
-			require.True(n.t, open, "%s ended; it wrote:\n%s", n.name, n.stderr())
+		case line, open := <-n.Lines():
+			require.True(n.t, open, "%s ended; it wrote:\n%s", n.Name, n.Stderr())
 			if parts := wanted.FindStringSubmatch(line); parts != nil {
 				return parts
 			}
 		case <-deadline:
-			require.FailNow(n.t, "not shown in time", "%s: %s; it wrote:\n%s", n.name, pattern, n.stderr())
+			require.FailNow(n.t, "not shown in time", "%s: %s; it wrote:\n%s", n.Name, pattern, n.Stderr())
 		}
 	}
 }
@@ -188,9 +191,9 @@ func (n *robotNode) shows(pattern string) []string {
 // kill is kill -9. What the node had submitted is done when it returns: the broker has forgotten it.
 func (n *robotNode) kill() {
 	n.t.Helper()
-	n.process.kill()
-	n.stage.eventually(n.t, soon, n.name+" stays", func(d description) bool {
-		return !slices.ContainsFunc(d.Clients, func(c control.ClientDescription) bool { return int(c.PID) == n.cmd.Process.Pid })
+	n.Process.Kill()
+	n.stage.eventually(n.t, soon, n.Name+" stays", func(d description) bool {
+		return !slices.ContainsFunc(d.Clients, func(c control.ClientDescription) bool { return int(c.PID) == n.PID() })
 	})
 }
 
@@ -211,12 +214,12 @@ func (n *robotNode) order(line string) string {
 // interrupted is Ctrl-C, and the last line then.
 func (n *robotNode) interrupted(last string) {
 	n.t.Helper()
-	n.signal(syscall.SIGINT)
+	n.Signal(syscall.SIGINT)
 	if last != "" {
 		n.shows(last + "$")
 	}
-	require.NoError(n.t, n.wait(soon), "%s wrote:\n%s", n.name, n.stderr())
-	require.Empty(n.t, n.stderr(), n.name)
+	require.NoError(n.t, n.Wait(soon), "%s wrote:\n%s", n.Name, n.Stderr())
+	require.Empty(n.t, n.Stderr(), n.Name)
 }
 
 // watch looks at every epoch that it can, all along: the sensors are of one tick, and no command is ahead of them. It

@@ -12,6 +12,7 @@ import (
 
 	callboard "callboard/clients/go"
 	"callboard/clients/go/workers"
+	"callboard/integration/harness"
 )
 
 func init() {
@@ -101,25 +102,25 @@ func TestWorkerKilledWhileItHoldsAGroup(t *testing.T) {
 	s := startStage(t, "--memory", "256MiB")
 	reader := s.Dial("reader")
 	owner := spawn(t, "share-owner", nil, s.Env())
-	worker := func(name int, hold bool) *process {
+	worker := func(name int, hold bool) *harness.Process {
 		p := spawn(t, "share-worker", map[string]any{"Name": name, "Hold": hold}, s.Env())
-		p.expect("working")
+		expect(t, p, "working")
 		return p
 	}
 	held := worker(1, true)
-	owner.tell("open")
-	owner.expect("opened")
+	owner.Tell("open")
+	expect(t, owner, "opened")
 	var stuck filled
-	held.hear(soon, &stuck)
+	held.Hear(soon, &stuck)
 	require.EqualValues(t, 1, stuck.Attempt)
-	workers := []*process{worker(2, false), worker(3, false)} // announcements came before they did
+	workers := []*harness.Process{worker(2, false), worker(3, false)} // announcements came before they did
 	got := map[uint64]filled{}
 	take := func(ordinal uint64) {
 		for ; ; time.Sleep(time.Millisecond) {
 			for _, w := range workers {
-				for len(w.lines) > 0 {
+				for len(w.Lines()) > 0 {
 					var f filled
-					w.hear(soon, &f)
+					w.Hear(soon, &f)
 					require.NotContains(t, got, f.Index, "a group is filled once")
 					require.Equal(t, ordinal, f.Ordinal)
 					got[f.Index] = f
@@ -133,13 +134,13 @@ func TestWorkerKilledWhileItHoldsAGroup(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, list, "what is left is held")
 				require.Zero(t, reader.Epoch())
-				held.kill()
+				held.Kill()
 				held = nil
 			}
 		}
 	}
 	take(1)
-	owner.expect("sealed")
+	expect(t, owner, "sealed")
 	require.EqualValues(t, 2, got[stuck.Index].Attempt)
 	exact(t, reader, 1)
 
@@ -151,10 +152,10 @@ func TestWorkerKilledWhileItHoldsAGroup(t *testing.T) {
 	after := 0
 	for ordinal := uint64(2); ordinal <= 20; ordinal++ {
 		clear(got)
-		owner.tell("open")
-		owner.expect("opened")
+		owner.Tell("open")
+		expect(t, owner, "opened")
 		take(ordinal)
-		owner.expect("sealed")
+		expect(t, owner, "sealed")
 		exact(t, reader, ordinal)
 		if ordinal == 10 {
 			after = segments()
@@ -162,7 +163,7 @@ func TestWorkerKilledWhileItHoldsAGroup(t *testing.T) {
 	}
 	require.LessOrEqual(t, segments(), after, "sessions use the same memory again")
 	for _, p := range append(slices.Clone(workers), owner) {
-		p.kill()
+		p.Kill()
 	}
 	d := s.settled(t, "reader")
 	require.LessOrEqual(t, segments(), after)

@@ -52,7 +52,7 @@ func TestStress(t *testing.T) {
 	if *stressFor > 0 {
 		limit = *stressFor
 	}
-	r := stress(t, limit, func(s *stage) (readers []*process) {
+	r := stress(t, limit, func(s *stage) (readers []*harness.Process) {
 		for range stressReaders {
 			readers = append(readers, spawn(t, "stress-reader", readerOrder{}, s.Env()))
 		}
@@ -109,37 +109,37 @@ func TestStressReportsInjectedTears(t *testing.T) {
 }
 
 // stress runs the processes: two producers, and the readers that start gives.
-func stress(t *testing.T, limit time.Duration, start func(*stage) []*process) (r stressResult) {
+func stress(t *testing.T, limit time.Duration, start func(*stage) []*harness.Process) (r stressResult) {
 	t.Helper()
 	s := startStage(t, "--memory", "256MiB", "--retain", "2")
 	adopting := spawn(t, "adopting-producer", nil, s.Env())
 	scattering := spawn(t, "scattering-producer", nil, s.Env())
-	adopting.expect("ready")
-	scattering.expect("ready")
+	expect(t, adopting, "ready")
+	expect(t, scattering, "ready")
 	readers := start(s)
 	for _, reader := range readers {
-		reader.expect("ready")
+		expect(t, reader, "ready")
 	}
 	began, before := time.Now(), s.describe(t)
 	time.Sleep(limit)
 	after := s.describe(t)
 	r.rate = float64(after.Epoch-before.Epoch) / time.Since(began).Seconds()
 	for _, reader := range readers {
-		reader.tell("stop")
+		reader.Tell("stop")
 	}
 	for _, reader := range readers {
 		var got readerReport
-		reader.hear(4*soon, &got) // it may have snapshots to take yet
-		reader.done()
+		reader.Hear(4*soon, &got) // it may have snapshots to take yet
+		reader.Done()
 		r.readers = append(r.readers, got)
 		r.torn, r.mixed, r.refused = r.torn+got.Torn, r.mixed+got.Mixed, r.refused+got.Refused
 		r.first = cmp.Or(r.first, got.First)
 	}
-	for _, producer := range []*process{adopting, scattering} {
-		producer.tell("stop")
+	for _, producer := range []*harness.Process{adopting, scattering} {
+		producer.Tell("stop")
 		var got producerReport
-		producer.hear(soon, &got)
-		producer.done()
+		producer.Hear(soon, &got)
+		producer.Done()
 		r.commits, r.adopted, r.refused = r.commits+got.Commits, r.adopted+got.Adopted, r.refused+got.Refused+got.Restarted
 		r.first = cmp.Or(r.first, got.First)
 	}

@@ -188,12 +188,18 @@ func (r *ragged) commit(s *Store, f *fold, v *version) {
 		}
 	}
 	if f.whole >= 0 {
-		r.bring(f.captures[f.whole], nil, v.sequence)
+		r.bring(f.captures[f.whole], nil, nil, v.sequence)
 	}
 	for i := f.first; i < len(f.captures); i++ {
-		if step := &f.steps[i]; step.count > 0 {
-			r.bring(f.captures[i], f.rowsOf(step), v.sequence)
+		step := &f.steps[i]
+		if step.count == 0 {
+			continue
 		}
+		var places []uint32
+		if step.sorted {
+			places = f.placesOf(step)
+		}
+		r.bring(f.captures[i], f.rowsOf(step), places, v.sequence)
 	}
 	for _, row := range f.plan.deaths {
 		if int(row) < len(r.rows) {
@@ -203,16 +209,20 @@ func (r *ragged) commit(s *Store, f *fold, v *version) {
 	r.settle(s, f.column)
 }
 
-// bring notes the rows that a capture wrote: rows, or nil for all in order.
-func (r *ragged) bring(k *capture, rows []uint32, sequence uint64) {
+// bring notes the rows that a capture wrote: rows, or nil for all in order. Row i is of the capture's prim places[i], or i.
+func (r *ragged) bring(k *capture, rows, places []uint32, sequence uint64) {
 	b := r.take(k.data, k.dataBytes, sequence)
 	if b != nil {
 		b.rows = make([]uint32, 0, len(k.prims))
 	}
-	for i, ref := range slice[protocol.RowRef](k.bytes, 0, len(k.prims)) {
+	refs := slice[protocol.RowRef](k.bytes, 0, len(k.prims))
+	for i, ref := range refs {
 		row := uint32(i)
 		if rows != nil {
 			row = rows[i]
+		}
+		if places != nil {
+			ref = refs[places[i]]
 		}
 		if b == nil {
 			ref.LengthBytes = 0 // what stands there is a later capture's, applied in this one's table

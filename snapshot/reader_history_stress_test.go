@@ -34,7 +34,7 @@ func stressValue(i, n uint64) (ordinal uint64, there bool) {
 func TestReadersOfHistoryWhileTheStoreSeals(t *testing.T) {
 	seals := uint64(100_000)
 	if testing.Short() || raceEnabled {
-		seals = 10_000
+		seals = 5_000
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

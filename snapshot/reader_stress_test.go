@@ -22,7 +22,7 @@ import (
 func TestReadersSeeWholeTicksWhileTheStoreSeals(t *testing.T) {
 	seals := uint64(200_000)
 	if testing.Short() || raceEnabled {
-		seals = 20_000
+		seals = 10_000
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -12,6 +12,10 @@ import (
 // TestKilledBrokers runs the tests that need the tag callboard_kill, which calls them at
 // every store: see step_kill.go and recover_kill_test.go.
 func TestKilledBrokers(t *testing.T) {
+	if raceEnabled {
+		t.Log("left out under the race detector: what it runs is built without")
+		return
+	}
 	args := []string{"test", "-count=1", "-tags=callboard_kill", "-run=^TestKilled", "-v"}
 	if testing.Short() {
 		args = append(args, "-short")

@@ -213,6 +213,9 @@ func TestFilterIntegersCompareExactly(t *testing.T) {
 		dtype, err := tensor.ParseDType(d)
 		require.NoError(t, err)
 		for bits := range 64 {
+			if raceEnabled && bits%8 != 7 {
+				continue
+			}
 			for _, x := range []uint64{0, 1, ^uint64(0), 1 << bits, 1<<bits - 1, ^uint64(0) << bits} {
 				row := binary.LittleEndian.AppendUint64(nil, x)[:dtype.Bits/8]
 				var number big.Float

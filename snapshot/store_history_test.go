@@ -728,11 +728,15 @@ var historyConfigs = map[string]struct {
 // TestRandomHistoriesAgreeWithANaiveStore also holds that adopting and copying show
 // the same at every epoch (rules V1–V9, O1–O3, M1–M3; behaviour 1–19, 62–92, 100–120, 175–195).
 func TestRandomHistoriesAgreeWithANaiveStore(t *testing.T) {
+	steps := 200
+	if raceEnabled {
+		steps = 50
+	}
 	seeds(t, 5*time.Second, func(t *testing.T, seed uint64) {
 		seen := map[string]map[uint64]*naiveEpoch{}
 		for _, name := range slices.Sorted(maps.Keys(historyConfigs)) {
 			c := historyConfigs[name]
-			if !t.Run(name, func(t *testing.T) { seen[name] = runHistory(t, seed, 200, c.config, c.delayed).naive.epochs }) {
+			if !t.Run(name, func(t *testing.T) { seen[name] = runHistory(t, seed, steps, c.config, c.delayed).naive.epochs }) {
 				return
 			}
 		}

@@ -67,6 +67,12 @@ func (f *fixture) checkRagged(c *column, hold func(*Block)) {
 				found = found || b.first <= v.sequence && ref.Segment == place.Segment && ref.OffsetBytes >= place.OffsetBytes && ref.OffsetBytes+ref.LengthBytes <= place.OffsetBytes+b.size
 			}
 			require.True(f.t, found, "row %d of version %d of %s is in no block that is held", row, v.sequence, c.name)
+			if v == c.latest() {
+				e := &r.rows[row]
+				require.Equal(f.t, ref.LengthBytes, e.bytes, "row %d of %s", row, c.name)
+				require.Equal(f.t, e.data.block.Ref.Segment, ref.Segment, "row %d of %s", row, c.name)
+				require.Less(f.t, ref.OffsetBytes-e.data.block.Ref.OffsetBytes, e.data.size, "row %d of %s", row, c.name)
+			}
 		}
 	}
 	if v := c.latest(); v != nil {
@@ -320,6 +326,28 @@ func TestASharedRowIsOneRow(t *testing.T) {
 	}
 	_, held := f.data("a")
 	require.EqualValues(t, 150, held)
+	f.checkBooks()
+}
+
+// TestRowsOfAQueryThatComesAgainAreEachTheirOwn: the rows of a query that is used again are walked in rising order, whatever
+// the query's is. Each is accounted with its own length: a block of data goes with its last row, and not before (rule V8).
+func TestRowsOfAQueryThatComesAgainAreEachTheirOwn(t *testing.T) {
+	f := newFixture(t, Config{Retain: 1}, 1<<30)
+	prims := f.paths(4)
+	_, err := f.writeRows(queryOf(prims...), "a", 1, "w", "x", "y", "z")
+	require.NoError(t, err)
+	f.seal(1, protocol.ScopeAll)
+	backwards := queryOf(prims[3], prims[2], prims[1], prims[0])
+	for ordinal := uint64(2); ordinal < 5; ordinal++ {
+		_, err = f.writeRows(backwards, "a", ordinal, "", "", "", fmt.Sprint("long", ordinal))
+		require.NoError(t, err)
+		f.seal(ordinal, protocol.ScopeAll)
+		f.checkBooks()
+	}
+	_, err = f.writeRows(queryOf(prims[3]), "a", 5, "the end")
+	require.NoError(t, err)
+	f.seal(5, protocol.ScopeAll)
+	require.Equal(t, []string{"long4", "", "", "the end"}, valuesOf(f.rowsAt(1, f.store.Epoch()), prims))
 	f.checkBooks()
 }
 

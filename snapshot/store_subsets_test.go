@@ -18,6 +18,10 @@ import (
 // other row keeps every bit, and what a reader holds does as well.
 func TestRandomSubsetsTouchNothingElse(t *testing.T) {
 	const n, rowBytes = 100_000, 12
+	last := uint64(80)
+	if raceEnabled {
+		last = 20
+	}
 	for _, retain := range []uint32{1, 4} {
 		random := rand.New(rand.NewPCG(1, uint64(retain)))
 		f := newFixture(t, Config{Retain: retain, CopyInlineBytes: 1 << 40}, 1<<30)
@@ -40,7 +44,7 @@ func TestRandomSubsetsTouchNothingElse(t *testing.T) {
 		wantOrdinals := slices.Repeat([]uint64{1}, n)
 		var queries []*Query // some come again: their rows are moved in another order then
 		var rowsOf [][]int
-		for ordinal := uint64(2); ordinal < 80; ordinal++ {
+		for ordinal := uint64(2); ordinal < last; ordinal++ {
 			if len(queries) == 0 || random.IntN(3) == 0 {
 				count := int(math.Exp(random.Float64()*math.Log(n))) + 1 // as many digits are as likely
 				some := random.Perm(n)[:min(count, n)]

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,7 @@ var (
 // TestConformance runs every scenario in every language and every pair, and holds docs/conformance.md to what came of
 // it.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	root, err := harness.Root()
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "docs/behaviour.md"))
@@ -54,9 +56,16 @@ func TestConformance(t *testing.T) {
 		chosen = slices.DeleteFunc(slices.Clone(chosen), func(s *Scenario) bool { return len(s.Roles()) != 1 })
 	}
 	require.NotEmpty(t, chosen, "no scenario matches %q", *filter)
-	named := runNamed(t, root, chosen)
+	var named sync.WaitGroup // beside the scenarios: what both do most is wait
+	var results map[string]error
+	named.Go(func() { results = runNamed(t, root, chosen) })
+	defer named.Wait()
 	for _, scenario := range chosen {
-		s.tabulate(t, scenario, table, named)
+		s.tabulate(t, scenario, table)
+	}
+	named.Wait()
+	for _, scenario := range chosen {
+		tabulateNamed(t, scenario, table, results)
 	}
 	if *filter != "" || testing.Short() {
 		return
@@ -74,12 +83,8 @@ func TestConformance(t *testing.T) {
 }
 
 // tabulate runs one scenario wherever it is meant to run.
-func (s *supervisor) tabulate(t *testing.T, scenario *Scenario, table *Table, named map[string]error) {
-	add := func(column string, r Result) {
-		for _, number := range scenario.Cases {
-			table.Add(number, column, r)
-		}
-	}
+func (s *supervisor) tabulate(t *testing.T, scenario *Scenario, table *Table) {
+	add := func(column string, r Result) { table.AddAll(scenario.Cases, column, r) }
 	for _, language := range Languages {
 		if scenario.Never != "" {
 			add(language, Result{Outcome: NotOffered, Note: scenario.Never})
@@ -88,14 +93,6 @@ func (s *supervisor) tabulate(t *testing.T, scenario *Scenario, table *Table, na
 		if !scenario.RunsIn(language) {
 			add(language, Result{Outcome: NotOffered, Note: scenario.Reason})
 		}
-	}
-	for _, test := range scenario.tests() {
-		r := Result{Outcome: Passed, Assertions: 1}
-		if err, ran := named[test.name]; !ran || err != nil {
-			t.Errorf("%s: case %v: %s: ran: %v, %v", scenario.Where, scenario.Cases, test.name, ran, err)
-			r = Result{Outcome: Failed, Note: "failed: " + test.name}
-		}
-		add(test.language, r)
 	}
 	if len(scenario.Steps) == 0 {
 		return
@@ -111,6 +108,18 @@ func (s *supervisor) tabulate(t *testing.T, scenario *Scenario, table *Table, na
 			r.Note = ""
 			add(Pairs, r)
 		}
+	}
+}
+
+// tabulateNamed adds the tests that a scenario names.
+func tabulateNamed(t *testing.T, scenario *Scenario, table *Table, results map[string]error) {
+	for _, test := range scenario.tests() {
+		r := Result{Outcome: Passed, Assertions: 1}
+		if err, ran := results[test.name]; !ran || err != nil {
+			t.Errorf("%s: case %v: %s: ran: %v, %v", scenario.Where, scenario.Cases, test.name, ran, err)
+			r = Result{Outcome: Failed, Note: "failed: " + test.name}
+		}
+		table.AddAll(scenario.Cases, test.language, r)
 	}
 }
 

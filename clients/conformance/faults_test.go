@@ -55,6 +55,7 @@ var findings = map[fault.Fault]struct {
 // TestFaultsAreFound builds a broker that makes a mistake when it is told to, and shows that for each mistake there is
 // a case that fails: the scenarios are able to.
 func TestFaultsAreFound(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Log("left out of the short form: it builds another broker")
 		return

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 )
 
 var (
-	metamorphicTime = flag.Duration("metamorphic", time.Minute, "how long histories are played")
+	metamorphicTime = flag.Duration("metamorphic", 30*time.Second, "how long histories are played")
 	metamorphicSeed = flag.Uint64("seed", 0, "the first history's seed; 0: by the clock")
 )
 
@@ -41,10 +42,9 @@ var configurations = []configuration{
 // TestMetamorphic plays random histories under every configuration: all must show the bytes that a slow, obvious store
 // shows. A history that fails is made as short as it goes and printed with its seed.
 func TestMetamorphic(t *testing.T) {
+	t.Parallel()
 	argv, broken := commands(t)
 	require.Empty(t, broken)
-	s := &supervisor{argv: argv, running: map[string]*driver{}}
-	defer s.stop(t)
 	limit := *metamorphicTime
 	if testing.Short() {
 		limit = 5 * time.Second
@@ -56,13 +56,21 @@ func TestMetamorphic(t *testing.T) {
 	t.Logf("first seed %d", seed)
 	var players []*player
 	for _, c := range configurations {
+		s := &supervisor{argv: argv, running: map[string]*driver{}}
+		defer s.stop(t)
 		players = append(players, &player{configuration: c, supervisor: s, broker: harness.Start(t, append([]string{"--log-level", "warn"}, c.serve...)...)})
 	}
 	played, moves, end := 0, 0, time.Now().Add(limit)
 	for ; time.Now().Before(end); seed++ {
 		h := makeUp(seed, 20+int(seed%60))
-		for _, p := range players {
-			if err := p.play(h); err != nil {
+		var all sync.WaitGroup // each has a broker and drivers of its own
+		failed := make([]error, len(players))
+		for i, p := range players {
+			all.Go(func() { failed[i] = p.play(h) })
+		}
+		all.Wait()
+		for i, p := range players {
+			if err := failed[i]; err != nil {
 				short, why := p.shrink(h, err)
 				t.Fatalf("configuration %q, seed %d: %v\nthe shortest history that fails, %d of %d moves:\n%v\n%v", p.name, seed, err, len(short), len(h), short, why)
 			}
@@ -77,6 +85,7 @@ func TestMetamorphic(t *testing.T) {
 // TestMetamorphicFinds shows that a wrong store would be found and its history shrunk: the oracle is told that the
 // store keeps one version, and so expects what is retained to be wrong now and then.
 func TestMetamorphicFinds(t *testing.T) {
+	t.Parallel()
 	argv, broken := commands(t)
 	require.Empty(t, broken)
 	s := &supervisor{argv: argv, running: map[string]*driver{}}

@@ -22,13 +22,13 @@ import (
 // runNamed runs all tests that scenarios name, once, and gives each one's result; a test that was not found has none.
 func runNamed(t *testing.T, root string, scenarios []*Scenario) map[string]error {
 	results := map[string]error{}
-	pytest, packages, programs := map[string]bool{}, map[string][]string{}, map[string]bool{}
+	pytest, gotests, programs := map[string]bool{}, map[string][]string{}, map[string]bool{}
 	for _, s := range scenarios {
 		for _, name := range s.Pytest {
 			pytest[name] = true
 		}
 		for _, g := range s.GoTest {
-			packages[g[0]] = append(packages[g[0]], g[1])
+			gotests[g[0]] = append(gotests[g[0]], g[1])
 		}
 		for _, c := range s.CTest {
 			programs[c[0]] = true
@@ -37,8 +37,8 @@ func runNamed(t *testing.T, root string, scenarios []*Scenario) map[string]error
 	if len(pytest) > 0 {
 		runPytest(t, root, slices.Sorted(maps.Keys(pytest)), results)
 	}
-	for path, tests := range packages {
-		runGoTests(t, root, path, tests, results)
+	if len(gotests) > 0 {
+		runGoTests(t, root, gotests, results)
 	}
 	for program := range programs {
 		runCTests(t, root, program, results)
@@ -94,25 +94,33 @@ func runPytest(t *testing.T, root string, names []string, results map[string]err
 	}
 }
 
-func runGoTests(t *testing.T, root, path string, tests []string, results map[string]error) {
-	command := exec.Command("go", "test", "-count=1", "-json", "-run", "^("+strings.Join(tests, "|")+")$", path)
+// runGoTests runs tests of several packages, by package. A name that two of them have runs in both.
+func runGoTests(t *testing.T, root string, tests map[string][]string, results map[string]error) {
+	names := slices.Concat(slices.Collect(maps.Values(tests))...)
+	command := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(" + strings.Join(names, "|") + ")$"}, slices.Sorted(maps.Keys(tests))...)...)
 	command.Dir = root
 	out, _ := command.Output()
-	failed := false
+	said := map[string]string{}
+	failed := map[string]bool{}
 	for line := range bytes.Lines(out) {
-		var event struct{ Action, Test, Output string }
-		if json.Unmarshal(line, &event) != nil || event.Test == "" {
+		var event struct{ Action, Package, Test, Output string }
+		if json.Unmarshal(line, &event) != nil {
 			continue
 		}
-		switch event.Action {
-		case "pass":
+		path := "./" + strings.TrimPrefix(event.Package, "callboard/")
+		said[path] += event.Output
+		switch {
+		case event.Test == "" && event.Action == "fail":
+			failed[path] = true
+		case event.Test == "":
+		case event.Action == "pass":
 			results["gotest "+path+" "+event.Test] = nil
-		case "fail", "skip":
-			results["gotest "+path+" "+event.Test], failed = errors.New(event.Action), true
+		case event.Action == "fail" || event.Action == "skip":
+			results["gotest "+path+" "+event.Test], failed[path] = errors.New(event.Action), true
 		}
 	}
-	if failed {
-		t.Logf("go test %s said:\n%s", path, out)
+	for path := range failed {
+		t.Logf("go test %s said:\n%s", path, said[path])
 	}
 }
 

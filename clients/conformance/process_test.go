@@ -21,15 +21,29 @@ import (
 // answerWait is how long a driver gets for a line; its own limit for a wait is shorter.
 const answerWait = 30 * time.Second
 
-// commands gives the program and arguments of each language's driver, and for each that cannot be built the reason.
+// commands gives the program and arguments of each language's driver, and for each that cannot be built the reason. They
+// are built once.
 func commands(t *testing.T) (argv map[string][]string, broken map[string]string) {
+	t.Helper()
+	built.once.Do(func() { built.argv, built.broken = build(t) })
+	require.NotNil(t, built.argv, "another test failed to build the drivers")
+	return built.argv, built.broken
+}
+
+var built struct {
+	once   sync.Once
+	argv   map[string][]string
+	broken map[string]string
+}
+
+func build(t *testing.T) (argv map[string][]string, broken map[string]string) {
 	t.Helper()
 	root, err := harness.Root()
 	require.NoError(t, err)
 	dir := filepath.Join(root, "build", "conformance")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	argv, broken = map[string][]string{}, map[string]string{}
-	build := func(language, name string, args ...string) {
+	compile := func(language, name string, args ...string) {
 		command := exec.Command(name, args...)
 		command.Dir = root
 		if out, err := command.CombinedOutput(); err != nil {
@@ -37,7 +51,7 @@ func commands(t *testing.T) (argv map[string][]string, broken map[string]string)
 		}
 	}
 	program := filepath.Join(dir, "driver_go")
-	build("go", "go", "build", "-o", program, "./clients/conformance/driver_go")
+	compile("go", "go", "build", "-o", program, "./clients/conformance/driver_go")
 	argv["go"] = []string{program}
 
 	compiler := os.Getenv("CC")
@@ -52,7 +66,7 @@ func commands(t *testing.T) (argv map[string][]string, broken map[string]string)
 	sources = slices.Concat(sources, driver)
 	if newer(t, program, append(sources,
 		filepath.Join(root, "clients/c/include/callboard.h"), filepath.Join(root, "clients/c/include/callboard_abi.h"))) {
-		build("c", compiler, append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
+		compile("c", compiler, append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
 			"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Iclients/c/include", "-Iclients/c/src",
 			"-o", program}, slices.DeleteFunc(sources, func(s string) bool { return strings.HasSuffix(s, ".h") })...)...)
 	}

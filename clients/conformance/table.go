@@ -84,6 +84,13 @@ func (t *Table) Add(number int, column string, r Result) {
 	t.results[number][column] = append(t.results[number][column], r)
 }
 
+// AddAll is Add for each of the cases that a scenario cites.
+func (t *Table) AddAll(numbers []int, column string, r Result) {
+	for _, number := range numbers {
+		t.Add(number, column, r)
+	}
+}
+
 // Cell sums up a case in a column: the word for it, and notes.
 func (t *Table) Cell(number int, column string) (text string, notes []string) {
 	count := map[Outcome]int{}

@@ -20,6 +20,8 @@
 //	                          them, by index or GPU-uuid; names keep the machine's number
 //	CUDAEMU_MEMORY=bytes      memory of each device; 8 GiB if not set. More gives CUDA_ERROR_OUT_OF_MEMORY
 //	CUDAEMU_DELAY_US=n        sleep before each operation of a stream, so that a missing wait shows
+//	CUDAEMU_HOLD=path         operations of a stream wait while a file of this path exists: work that is under way until
+//	                          the test removes the file
 //	CUDAEMU_FAIL=f:n:code;…   the nth call of function f in this process returns code and does nothing; n 0 is every
 //	                          call. 700 and 719 also lose the thread's context. Names with and without _v2
 //	CUDAEMU_STALL_EVENTS=1    events that this process records never complete

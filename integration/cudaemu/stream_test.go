@@ -47,6 +47,24 @@ func TestDestroyedStreamFinishesItsWork(t *testing.T) {
 	})
 }
 
+// CUDAEMU_HOLD: nothing runs while the file is there, and everything does when it is gone.
+func TestHeldWorkRunsWhenTheTestLetsItGo(t *testing.T) {
+	onMachines(t, func(t *testing.T, m machine) {
+		hold := filepath.Join(t.TempDir(), "hold")
+		p := m.with("CUDAEMU_HOLD=" + hold).gpu()
+		p.ok("cuStreamCreate &s 1", "cuLaunchHostFunc s @count 0", "cuStreamSynchronize s")
+		require.Equal(t, "1", p.ask("counted"), "there is no such file yet")
+		require.NoError(t, os.WriteFile(hold, nil, 0o600))
+		p.ok("cuLaunchHostFunc s @count 0", "cuLaunchHostFunc s @count 0")
+		p.wants(600, "cuStreamQuery s")
+		require.Equal(t, "1", p.ask("counted"))
+		require.NoError(t, os.Remove(hold))
+		p.ok("cuStreamSynchronize s")
+		require.Equal(t, "3", p.ask("counted"))
+		p.leaves()
+	})
+}
+
 // Streams are not ordered among each other, and the legacy stream, NULL or 1, is with those that block.
 func TestLegacyStreamIsOrderedWithBlockingStreams(t *testing.T) {
 	onMachines(t, func(t *testing.T, m machine) {

@@ -53,6 +53,7 @@ func TestAClientsOwnOpsDoNotWaitForItsDevice(t *testing.T) {
 // One client's ops at one ordinal run as submitted, also where the first has to wait for the device (rule R7): the last
 // write wins, a delete takes what came before it, and a seal waits for all of them.
 func TestOrderAtOneOrdinalBehindALateDevice(t *testing.T) {
+	t.Parallel()
 	m := start(t)
 	p, reader := m.client("producer", "CUDAEMU_DELAY_US=300000"), m.client("reader")
 	queue(p, "x", "x1", 1, 10)
@@ -72,6 +73,7 @@ func TestOrderAtOneOrdinalBehindALateDevice(t *testing.T) {
 
 // Work that never ends costs its deadline once, however much of it is queued.
 func TestStalledWorkTimesOutTogether(t *testing.T) {
+	t.Parallel()
 	needsEmulation(t)
 	const timeout, n = 3 * time.Second, 8
 	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-timeout", timeout.String())
@@ -90,6 +92,7 @@ func TestStalledWorkTimesOutTogether(t *testing.T) {
 
 // Where all events are taken by a client's own work, its next map waits for one instead of being refused.
 func TestAMapWaitsForItsClientsOwnEvents(t *testing.T) {
+	t.Parallel()
 	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-events", "2")
 	p := m.client("producer", "CUDAEMU_DELAY_US=100000")
 	for i := range 6 {

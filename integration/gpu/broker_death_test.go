@@ -12,6 +12,7 @@ import (
 // Rules C3 and B4: work that does not end in time fails its own operation, in words that say which event and whose. The
 // event is never used again, and everybody else goes on meanwhile and afterwards.
 func TestEventThatNeverCompletesFailsItsOperationAlone(t *testing.T) {
+	t.Parallel()
 	needsEmulation(t)
 	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-timeout", "2s")
 	health := m.observe(func(s control.Subjects) string { return s.Health() })

@@ -28,6 +28,7 @@ func TestBrokerTriesItsDevicesAgain(t *testing.T) {
 		{"there was no room", "CUDAEMU_FAIL=cuMemAlloc:1:2", "self-test failed: out of device memory", func() {}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			m := startWith(t, nil, []string{c.setting}, "--gpu", "auto")
 			gpu := m.description().GPU
 			require.Equal(t, control.GPUFailed, gpu.State)

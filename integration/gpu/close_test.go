@@ -43,7 +43,7 @@ func TestAProgramThatClosedItsStageRunsOn(t *testing.T) {
 	require.NotZero(t, m.opened(id))
 	p.do(order{Do: "close"})
 	if driver.emulated {
-		held := m.held(p.cmd.Process.Pid)
+		held := m.held(p.PID())
 		require.Zero(t, held.Imports+held.ImportedEvents)
 	}
 	eventually(t, func() bool {
@@ -66,20 +66,20 @@ func TestAProgramThatClosedItsStageUnderWhatItUses(t *testing.T) {
 	require.Equal(t, rows(2, 2), r.do(order{Do: "read", Name: "pose", Prims: prims(2)}).Rows)
 	p.do(order{Do: "map", Name: "pose", Prims: prims(2), Ordinal: 3})
 	for _, c := range []*process{p, r} {
-		id, _ := m.attached(c.name)
+		id, _ := m.attached(c.Name)
 		c.do(order{Do: "close"})
 		require.Equal(t, 1, m.opened(id))
 	}
 	require.Equal(t, rows(2, 2), r.do(order{Do: "look", Name: "pose"}).Rows)
 	r.do(order{Do: "release", Name: "pose"})
 	for _, c := range []*process{p, r} {
-		_, found := m.attached(c.name)
-		require.True(t, found, c.name)
+		_, found := m.attached(c.Name)
+		require.True(t, found, c.Name)
 		c.end()
 		eventually(t, func() bool {
-			_, found := m.attached(c.name)
+			_, found := m.attached(c.Name)
 			return !found
-		}, "%s is gone with its process", c.name)
+		}, "%s is gone with its process", c.Name)
 	}
 }
 

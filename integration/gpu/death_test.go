@@ -174,9 +174,9 @@ func TestTheBrokerIsKilledAtEachStep(t *testing.T) {
 		return len(e.Changed) > 0
 	})
 	if driver.emulated {
-		require.GreaterOrEqual(t, m.held(reader.cmd.Process.Pid).Imports, uint64(2), "the old arena is looked at")
+		require.GreaterOrEqual(t, m.held(reader.PID()).Imports, uint64(2), "the old arena is looked at")
 		reader.do(order{Do: "release", Name: "x"})
-		pid := reader.cmd.Process.Pid
+		pid := reader.PID()
 		before := m.held(pid).Imports
 		eventually(t, func() bool {
 			reader.do(order{Do: "touch"})

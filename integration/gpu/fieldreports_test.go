@@ -43,7 +43,7 @@ func TestF3AnArenaIsFreedWhenItsImportersHaveClosedIt(t *testing.T) {
 	large := order{Do: "map", Name: "large", Prims: prims(1), Bytes: 5 << 20, Device: "cuda:0", Ordinal: 1}
 	other.refused(large, "OUT_OF_MEMORY")
 	if driver.emulated {
-		require.EqualValues(t, 1, m.held(reader.cmd.Process.Pid).Imports, "the reader has not been told yet")
+		require.EqualValues(t, 1, m.held(reader.PID()).Imports, "the reader has not been told yet")
 	}
 	require.True(t, m.Running())
 	eventually(t, func() bool {
@@ -51,7 +51,7 @@ func TestF3AnArenaIsFreedWhenItsImportersHaveClosedIt(t *testing.T) {
 		return other.try(large).Error == ""
 	}, "the arena is not freed")
 	if driver.emulated {
-		require.Zero(t, m.held(reader.cmd.Process.Pid).Imports)
+		require.Zero(t, m.held(reader.PID()).Imports)
 	}
 	require.Equal(t, rows(9, 4), reader.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
 }
@@ -77,8 +77,8 @@ func TestF4F5F8OneImportForEachArena(t *testing.T) {
 	}
 	require.Len(t, pointers, len(names), "the same addresses through every stage")
 	if driver.emulated {
-		require.LessOrEqual(t, m.held(reader.cmd.Process.Pid).Imports, uint64(m.gpu().ArenaCount))
-		require.EqualValues(t, 1, m.held(reader.cmd.Process.Pid).Contexts)
+		require.LessOrEqual(t, m.held(reader.PID()).Imports, uint64(m.gpu().ArenaCount))
+		require.EqualValues(t, 1, m.held(reader.PID()).Contexts)
 	}
 }
 
@@ -93,8 +93,8 @@ func TestF6F7TensorsOfClientsAreCopiedAndNeverExported(t *testing.T) {
 	producer.do(order{Do: "seal", Name: "x", Ordinal: 1})
 	require.Equal(t, rows(3, 4), reader.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
 	if driver.emulated {
-		require.EqualValues(t, 1, m.held(producer.cmd.Process.Pid).Allocations, "the tensor itself")
-		require.LessOrEqual(t, m.held(reader.cmd.Process.Pid).Imports, m.held(m.PID()).Allocations)
+		require.EqualValues(t, 1, m.held(producer.PID()).Allocations, "the tensor itself")
+		require.LessOrEqual(t, m.held(reader.PID()).Imports, m.held(m.PID()).Allocations)
 	}
 	producer.kill()
 	require.Equal(t, rows(3, 4), reader.do(order{Do: "look", Name: "x"}).Rows)
@@ -133,7 +133,7 @@ func TestF11EventsDoNotPileUp(t *testing.T) {
 	require.Equal(t, []int{4, 0, 0}, []int{d.EventsFree, d.EventsLeased, d.EventsRetired})
 	if driver.emulated {
 		require.EqualValues(t, 4, m.held(m.PID()).Events)
-		require.LessOrEqual(t, m.held(p.cmd.Process.Pid).ImportedEvents, uint64(4))
+		require.LessOrEqual(t, m.held(p.PID()).ImportedEvents, uint64(4))
 	}
 }
 
@@ -150,6 +150,6 @@ func TestF12HostMemoryNeedNotBePinned(t *testing.T) {
 	require.Equal(t, rows(60, 3), p.do(order{Do: "read", Name: "x", Prims: prims(3), Device: "cpu"}).Rows)
 	require.Equal(t, "cpu", p.do(order{Do: "dlpack", Name: "x"}).Device)
 	if driver.emulated {
-		require.Zero(t, m.held(p.cmd.Process.Pid).Registered)
+		require.Zero(t, m.held(p.PID()).Registered)
 	}
 }

@@ -32,8 +32,8 @@ func TestDevicesInAnotherOrder(t *testing.T) {
 		{half, "b", "cuda:0", 20}, {half, "c", "cuda:0", 30}, {turned, "d", "cuda:0", 40},
 	} {
 		got := c.reader.do(order{Do: "read", Name: c.name, Prims: prims(2)})
-		require.Equal(t, rows(c.value, 2), got.Rows, "%s reads %s", c.reader.name, c.name)
-		require.Equal(t, c.device, got.Device, "%s reads %s", c.reader.name, c.name)
+		require.Equal(t, rows(c.value, 2), got.Rows, "%s reads %s", c.reader.Name, c.name)
+		require.Equal(t, c.device, got.Device, "%s reads %s", c.reader.Name, c.name)
 	}
 
 	half.refused(order{Do: "read", Name: "a", Prims: prims(2)}, "NOT_SUPPORTED", "GPU-", "CUDA_VISIBLE_DEVICES")
@@ -111,6 +111,7 @@ func TestTheDriverIsOutOfMemory(t *testing.T) {
 
 // A client whose driver takes long to open a handle holds nobody up but itself.
 func TestOpeningIsSlow(t *testing.T) {
+	t.Parallel()
 	needsEmulation(t)
 	m := start(t)
 	producer, other := m.client("producer"), m.client("other")

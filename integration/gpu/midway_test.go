@@ -1,6 +1,8 @@
 package gpu
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -10,8 +12,25 @@ import (
 	"callboard/control"
 )
 
-// slowBroker makes each of the broker's own copies late, and nobody else's.
-const slowBroker = "CUDAEMU_DELAY_US=100000"
+// hold is a file: while it is there, nothing that was queued runs in processes that have its setting.
+type hold struct {
+	t    *testing.T
+	path string
+}
+
+func newHold(t *testing.T) *hold { return &hold{t, filepath.Join(t.TempDir(), "hold")} }
+
+func (h *hold) setting() string { return "CUDAEMU_HOLD=" + h.path }
+
+func (h *hold) begin() {
+	h.t.Helper()
+	require.NoError(h.t, os.WriteFile(h.path, nil, 0o600))
+}
+
+func (h *hold) end() {
+	h.t.Helper()
+	require.NoError(h.t, os.Remove(h.path))
+}
 
 // find is what the broker says of the client of a name.
 func (m *machine) find(name string) control.ClientDescription {
@@ -48,7 +67,7 @@ func TestAReaderIsKilledWhileItOpens(t *testing.T) {
 	}
 	victim.tell(order{Do: "read", Name: "x", Prims: prims(4)})
 	eventually(t, func() bool { return opening() == 1 }, "the reader got no handle")
-	require.Zero(t, m.held(victim.cmd.Process.Pid).Imports, "it is still opening")
+	require.Zero(t, m.held(victim.PID()).Imports, "it is still opening")
 	cycle(2)
 	victim.kill()
 	eventually(t, func() bool { return opening() == 0 && m.settled() && m.find("victim").Name == "" }, "the dead holds something")
@@ -63,7 +82,8 @@ func TestAReaderIsKilledWhileItOpens(t *testing.T) {
 // reader's: it ends, others get it, and it goes with its version (rules C5, I3).
 func TestAReaderIsKilledWhileItsMirrorIsMade(t *testing.T) {
 	needsEmulation(t)
-	m := startWith(t, nil, []string{slowBroker}, "--gpu", "required", "--retain", "1")
+	copies := newHold(t)
+	m := startWith(t, nil, []string{copies.setting()}, "--gpu", "required", "--retain", "1")
 	producer, other := m.client("producer"), m.client("other")
 	cycle := func(n int) {
 		t.Helper()
@@ -73,12 +93,13 @@ func TestAReaderIsKilledWhileItsMirrorIsMade(t *testing.T) {
 	copying := func(d control.Description) bool { return staging(d.Memory) >= 16<<20 }
 	require.False(t, copying(m.description()))
 	victim := m.client("victim")
+	copies.begin()
 	victim.tell(order{Do: "read", Name: "x", Prims: prims(4), Device: "cpu"})
 	eventually(t, func() bool { return copying(m.description()) }, "no copy was begun")
 	victim.kill()
-	require.Zero(t, m.description().Memory.Mirrors, "the copy was done already: nothing was killed in the middle")
-
 	require.Equal(t, rows(1, 4), other.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows, "nobody waits where the rows lie")
+	require.Zero(t, m.description().Memory.Mirrors, "the copy was done already: nothing was killed in the middle")
+	copies.end()
 	require.Equal(t, rows(1, 4), other.do(order{Do: "read", Name: "x", Prims: prims(4), Device: "cpu"}).Rows)
 	other.do(order{Do: "release", Name: "x"})
 	cycle(2)
@@ -95,10 +116,8 @@ func TestAReaderIsKilledWhileItsMirrorIsMade(t *testing.T) {
 // appears, host memory is as it was, and everybody goes on with the next one (rules B3, C3, M3; field report A11).
 func TestTheBrokerIsKilledMidway(t *testing.T) {
 	needsEmulation(t)
-	scattered := []int{}
-	for i := range 20 { // many copies, for no two gaps between them are alike
-		scattered = append(scattered, i*i)
-	}
+	copies := newHold(t)
+	scattered := []int{1, 4, 9, 16} // copied, and not adopted
 	for _, midway := range []struct {
 		name string
 		late []string // the producer
@@ -107,7 +126,7 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 		on   func(m *machine) bool
 	}{
 		{"an event wait", []string{"CUDAEMU_DELAY_US=600000000"}, nil, prims(400), func(m *machine) bool { return m.find("victim").Sessions == 0 }},
-		{"a copy", nil, []string{slowBroker}, scattered, func(m *machine) bool { return staging(m.gpu().Memory) > 0 }},
+		{"a copy", nil, []string{copies.setting()}, scattered, func(m *machine) bool { return staging(m.gpu().Memory) > 0 }},
 	} {
 		t.Run(midway.name, func(t *testing.T) {
 			m := startWith(t, nil, midway.slow, "--gpu", "required")
@@ -123,6 +142,7 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 			if midway.late == nil {
 				victim.do(order{Do: "wait", Name: "x"})
 				require.Zero(t, staging(m.gpu().Memory))
+				copies.begin()
 				victim.tell(order{Do: "seal", Name: "x", Ordinal: 2})
 			}
 			eventually(t, func() bool { return midway.on(m) }, "it did not begin")
@@ -130,6 +150,9 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 				require.EqualValues(t, 1, a.Floor, "%s was sealed already: nothing is killed in the middle", a.Name)
 			}
 			m.Kill9()
+			if midway.late == nil {
+				copies.end()
+			}
 			m.Restart()
 
 			if midway.late == nil {

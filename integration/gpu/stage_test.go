@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"callboard/control"
+	"callboard/control/natstest"
 	"callboard/cudaipc"
 	"callboard/integration/cudaemu"
 	"callboard/integration/harness"
@@ -68,8 +69,8 @@ func (m *machine) finish() {
 	for _, p := range m.report() {
 		require.False(m.t, p.Alive, "process %d runs", p.PID)
 		for _, c := range m.clients {
-			if c.cmd.Process.Pid == p.PID && !c.killed {
-				require.Zero(m.t, p.Counts, "%s did not give everything back", c.name)
+			if c.PID() == p.PID && !c.killed {
+				require.Zero(m.t, p.Counts, "%s did not give everything back", c.Name)
 			}
 		}
 	}
@@ -123,11 +124,7 @@ func (m *machine) nats() (*nats.Conn, control.Subjects) {
 // serveNATS runs a NATS server that outlives brokers, and gives its URL.
 func serveNATS(t *testing.T) string {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: "all", Password: "p", NoSigs: true, NoLog: true})
-	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(s.Shutdown)
-	require.True(t, s.ReadyForConnections(patience))
+	s := natstest.Serve(t, &server.Options{Username: "all", Password: "p"})
 	return "nats://all:p@" + s.Addr().String()
 }
 

@@ -29,6 +29,7 @@ const lateRows = 4
 // Rows that are handed over without a word of what fills them are sealed as they are then: wrong. The same with a
 // CUDASync is right (rule C3; behaviours 303, 305; field report F1).
 func TestWhatIsNotWaitedForIsSeen(t *testing.T) {
+	t.Parallel()
 	needsEmulation(t)
 	m := start(t)
 	reader := m.client("reader")
@@ -54,6 +55,7 @@ func TestWhatIsNotWaitedForIsSeen(t *testing.T) {
 
 // The same for a tensor of the client's own that is written: it is copied behind what Sync names.
 func TestWritesWaitForTheirTensor(t *testing.T) {
+	t.Parallel()
 	m := start(t)
 	producer := m.client("producer", "CUDAEMU_DELAY_US=50000")
 	reader := m.client("reader")
@@ -66,6 +68,7 @@ func TestWritesWaitForTheirTensor(t *testing.T) {
 
 // Every hand-over has an event of its own: the tenth is waited for as the first (field report F13).
 func TestF13EveryHandOverIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	m := start(t)
 	producer := m.client("producer", "CUDAEMU_DELAY_US=20000")
 	reader := m.client("reader")

@@ -38,7 +38,7 @@ type Broker struct {
 	command *exec.Cmd
 	output  *output
 	exited  chan struct{}
-	status  error
+	status  *error // of the same life; it is there when exited is closed
 }
 
 // Start runs a broker and waits until a client can attach. args are further
@@ -123,11 +123,12 @@ func (b *Broker) Launch(more ...string) {
 	if err := b.command.Start(); err != nil {
 		b.t.Fatalf("starting the broker: %v", err)
 	}
-	b.exited = make(chan struct{})
-	go func(c *exec.Cmd, exited chan struct{}) {
-		b.status = c.Wait()
+	command, exited, status := b.command, make(chan struct{}), new(error)
+	b.exited, b.status = exited, status
+	go func() { // in a takeover the life before ends meanwhile
+		*status = command.Wait()
 		close(exited)
-	}(b.command, b.exited)
+	}()
 }
 
 func (b *Broker) awaitReady() {
@@ -141,7 +142,7 @@ func (b *Broker) awaitReady() {
 		}
 		select {
 		case <-b.exited:
-			b.t.Fatalf("the broker ended before it was ready (%v):\n%s", b.status, b.output)
+			b.t.Fatalf("the broker ended before it was ready (%v):\n%s", *b.status, b.output)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -191,8 +192,8 @@ func (b *Broker) Running() bool {
 func (b *Broker) Stop() {
 	b.t.Helper()
 	b.signal(syscall.SIGTERM)
-	if b.status != nil {
-		b.t.Errorf("the broker ended with %v:\n%s", b.status, b.output)
+	if *b.status != nil {
+		b.t.Errorf("the broker ended with %v:\n%s", *b.status, b.output)
 	}
 }
 

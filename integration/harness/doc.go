@@ -5,7 +5,8 @@
 // Start builds the binary, once for each test process, runs `callboard serve` over
 // directories of its own and returns when a client can attach. What is left behind
 // when a test ends is found by Residue. RunWithBroker is for a TestMain: the examples
-// of a package run beside one broker.
+// of a package run beside one broker. Spawn runs the other processes of a test, which hear and report
+// in lines.
 //
 // # Its place in the data's way
 //

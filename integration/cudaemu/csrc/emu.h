@@ -173,12 +173,14 @@ extern struct settings {
     uint64_t pitch; /* 0: any */
     int devices;
     bool stall_events, no_device, stub, pid_namespace;
-    const char *dir; /* NULL: no report */
+    const char *dir;  /* NULL: no report */
+    const char *hold; /* NULL: nothing holds work up */
 } emu_settings;
 
 void emu_settings_read(void); /* once */
 CUresult emu_fault(const char *function);
 void emu_sleep_us(uint64_t us);
+bool emu_held(void); /* whether operations of streams have to wait */
 void emu_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void emu_trap(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

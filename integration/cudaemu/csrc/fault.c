@@ -88,6 +88,13 @@ static bool flag(const char *name)
     return text != NULL && *text != 0 && strcmp(text, "0") != 0;
 }
 
+/* NULL if not set. The program may change its environment. */
+static const char *copied(const char *name)
+{
+    const char *text = getenv(name);
+    return text != NULL && *text != 0 ? strdup(text) : NULL;
+}
+
 /* "125:0;18:1", or "125:none" for a driver that does not know the attribute. */
 static void read_attributes(void)
 {
@@ -158,12 +165,11 @@ static void read_once(void)
         .no_device = flag("CUDAEMU_NO_DEVICE"),
         .stub = flag("CUDAEMU_STUB"),
         .pid_namespace = flag("CUDAEMU_PIDNS"),
-        .dir = getenv("CUDAEMU_DIR"),
+        .dir = copied("CUDAEMU_DIR"),
+        .hold = copied("CUDAEMU_HOLD"),
     };
     if (emu_settings.devices < 0 || emu_settings.devices > DEVICES_MAX)
         bad("CUDAEMU_DEVICES", getenv("CUDAEMU_DEVICES"));
-    if (emu_settings.dir != NULL)
-        emu_settings.dir = *emu_settings.dir ? strdup(emu_settings.dir) : NULL; /* the program may change its environment */
     read_attributes();
     read_faults();
 }
@@ -199,6 +205,11 @@ void emu_sleep_us(uint64_t us)
     struct timespec left = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
     while (us > 0 && nanosleep(&left, &left) != 0 && errno == EINTR)
         continue;
+}
+
+bool emu_held(void)
+{
+    return emu_settings.hold != NULL && access(emu_settings.hold, F_OK) == 0;
 }
 
 static void say(const char *format, va_list arguments)

@@ -39,6 +39,11 @@ static void run(struct stream *stream, struct op *op)
         emu_sleep_us(emu_settings.delay_us);
         pthread_mutex_lock(&emu_lock);
     }
+    while (!stream->cancelled && emu_held()) {
+        pthread_mutex_unlock(&emu_lock);
+        emu_sleep_us(1000);
+        pthread_mutex_lock(&emu_lock);
+    }
     if (stream->cancelled || stream->context->lost != CU_OK)
         return; /* it vanishes: no bytes, no event */
     switch (op->kind) {
