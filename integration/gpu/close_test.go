@@ -94,7 +94,7 @@ func TestAProgramThatClosedItsStageWhileItsWorkStalls(t *testing.T) {
 	p.do(order{Do: "commit", Name: "pose", Sync: "stream", Async: true})
 	id, _ := m.attached("producer")
 	p.do(order{Do: "close"})
-	require.EqualValues(t, 1, m.held(p.cmd.Process.Pid).Imports)
+	require.EqualValues(t, 1, m.held(p.PID()).Imports)
 	require.Equal(t, 1, m.opened(id))
 	require.Equal(t, 1, m.gpu().EventsLeased)
 	p.kill()
