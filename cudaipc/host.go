@@ -15,7 +15,7 @@ import (
 // memory of Go's heap may be moved, freed or used again by then.
 type HostAddress struct{ address uintptr }
 
-// Host is host memory outside Go's heap: a mapping of shared memory, or memory of its own.
+// Host is host memory outside Go's heap.
 // Whoever has copies on their way keeps it open.
 //
 // Register pins it, which makes copies faster and truly beside the caller (field report
@@ -23,21 +23,10 @@ type HostAddress struct{ address uintptr }
 // from any goroutine.
 type Host struct {
 	bytes []byte
-	owned bool // ours to unmap
 
 	mu     sync.Mutex
 	pinned *Thread
 	closed bool
-}
-
-// HostOf makes the bytes of a mapping usable. The mapping stays the caller's and stays
-// open until the Host is closed.
-func HostOf(m *shm.Mapping) (*Host, error) {
-	b := m.Bytes()
-	if len(b) == 0 {
-		return nil, fmt.Errorf("host memory for the device: the mapping is %w", ErrClosed)
-	}
-	return &Host{bytes: b}, nil
 }
 
 // NewHost maps memory of this process alone. size is rounded up to whole pages.
@@ -50,7 +39,7 @@ func NewHost(size uint64) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host memory for the device: mapping %d bytes: %w", size, err)
 	}
-	return &Host{bytes: b, owned: true}, nil
+	return &Host{bytes: b}, nil
 }
 
 // Bytes is the memory itself. A copy that is on its way may change it at any time.
@@ -83,7 +72,7 @@ func (h *Host) Register(t *Thread) error {
 	return nil
 }
 
-// Close takes the pinning back and unmaps what NewHost mapped. Later calls do nothing.
+// Close takes the pinning back and unmaps the memory. Later calls do nothing.
 //
 // Preconditions: no copy that uses it is on its way.
 func (h *Host) Close() error {
@@ -100,9 +89,7 @@ func (h *Host) Close() error {
 			err = nil // the context is gone, and the pinning with it
 		}
 	}
-	if h.owned {
-		err = errors.Join(err, unix.Munmap(h.bytes))
-	}
+	err = errors.Join(err, unix.Munmap(h.bytes))
 	h.bytes = nil
 	return err
 }

@@ -4,13 +4,11 @@ package cudaipc_test
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"callboard/cudaipc"
-	"callboard/shm"
 )
 
 // Field report F1, as a broker does it: what a producer wrote is copied when its event has
@@ -40,39 +38,31 @@ func TestCopyAfterWaitSeesWhatTheProducerWrote(t *testing.T) {
 	require.NoError(t, p.ClientGone(1))
 }
 
-// Shared memory goes up, is copied in strides, and comes down (field report F12).
-func TestCopiesBetweenSharedMemoryAndTheDevice(t *testing.T) {
+// Host memory goes up, is copied in strides, and comes down (field report F12).
+func TestCopiesBetweenTheHostAndTheDevice(t *testing.T) {
 	th := thread(t)
 	base, _ := exported(t, th)
-	file, err := os.CreateTemp(t.TempDir(), "")
+	host, err := cudaipc.NewHost(4096)
 	require.NoError(t, err)
-	require.NoError(t, file.Truncate(4096))
-	mapping, err := shm.Map(file, 4096, true)
-	require.NoError(t, err)
-	require.NoError(t, file.Close())
-	shared, err := cudaipc.HostOf(mapping)
-	require.NoError(t, err)
-	require.NoError(t, shared.Register(th))
+	require.NoError(t, host.Register(th))
 	const rows, pitch, width = 50, 16, 5
 	for i := range rows * pitch {
-		mapping.Bytes()[i] = byte(i ^ i>>8)
+		host.Bytes()[i] = byte(i ^ i>>8)
 	}
 	onStream(t, th, func(d cudaipc.Driver, s cudaipc.Stream) error {
-		if err := d.CopyHtoDAsync(base, shared.At(0, rows*pitch), rows*pitch, s); err != nil {
+		if err := d.CopyHtoDAsync(base, host.At(0, rows*pitch), rows*pitch, s); err != nil {
 			return err
 		}
 		if err := d.Copy2DAsync(cudaipc.Copy2D{Dst: uint64(base) + mib, DstPitch: width, Src: uint64(base) + 3, SrcPitch: pitch, Width: width, Height: rows}, s); err != nil {
 			return err
 		}
-		return d.CopyDtoHAsync(shared.At(2048, rows*width), base+mib, rows*width, s)
+		return d.CopyDtoHAsync(host.At(2048, rows*width), base+mib, rows*width, s)
 	})
 	for i := range rows {
-		require.Equal(t, mapping.Bytes()[i*pitch+3:][:width], mapping.Bytes()[2048+i*width:][:width], "row %d", i)
+		require.Equal(t, host.Bytes()[i*pitch+3:][:width], host.Bytes()[2048+i*width:][:width], "row %d", i)
 	}
-	require.NoError(t, shared.Close())
-	require.NoError(t, mapping.Close())
-	_, err = cudaipc.HostOf(mapping)
-	require.ErrorIs(t, err, cudaipc.ErrClosed)
+	require.NoError(t, host.Close())
+	require.ErrorIs(t, host.Register(th), cudaipc.ErrClosed)
 }
 
 // Invariant 9: what is called once a row, or again and again, takes no memory.

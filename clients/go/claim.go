@@ -260,9 +260,9 @@ func (g *MapGroup) Unmap(sync ...CUDASync) (*Op, error) {
 		return nil, err
 	}
 	if g.session != nil {
-		return g.inner.unmapGroup(g.index, AllPrims, nil, s, g.session.flags())
+		return g.inner.unmapGroup(g.index, s, g.session.flags())
 	}
-	op, err := g.inner.unmapGroup(g.index, AllPrims, nil, s, 0)
+	op, err := g.inner.unmapGroup(g.index, s, 0)
 	if err == nil {
 		g.inner.mutex.Lock()
 		g.inner.end()

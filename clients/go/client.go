@@ -119,8 +119,11 @@ func (c *client) unmap() {
 
 // Close detaches: open map sessions are aborted, operations that are not done fail
 // with ErrSessionEnded, queries are released. Views that are alive stay valid until
-// their own Release. Later calls do nothing. Where device memory was used it waits, for 2 s
-// at most, until the broker has heard of the arenas that were closed.
+// their own Release. Later calls do nothing.
+//
+// Where device memory was used it waits, for 1 s at most, for work there that was handed
+// over, and, for 2 s at most, until the broker has heard of the arenas that were closed.
+// Work that takes longer keeps the arenas open to this process until it ends.
 func (s *Stage) Close() error {
 	s.client.close()
 	return nil

@@ -1,9 +1,12 @@
 package callboard
 
 import (
+	"context"
 	"errors"
+	"math"
 	"runtime"
 	"sync"
+	"time"
 
 	"callboard/cudaipc"
 	"callboard/protocol"
@@ -120,6 +123,30 @@ func (g *gpu) on(stream uint64, f func(cudaipc.Driver) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return f(g.thread.Driver())
+}
+
+// finish waits for what is in a stream now. It asks an event of its own for it: others use
+// the device's thread meanwhile.
+func (g *gpu) finish(ctx context.Context, stream uint64) error {
+	var event cudaipc.Event
+	err := g.on(stream, func(d cudaipc.Driver) (err error) {
+		if event, err = d.EventCreate(cudaipc.EventLocal); err != nil {
+			return err
+		}
+		if err = d.EventRecord(event, cudaipc.Stream(stream)); err != nil {
+			_ = d.EventDestroy(event)
+		}
+		return err
+	})
+	if err != nil {
+		return cudaError(err)
+	}
+	err = g.thread.WaitFor(event, time.Now().Add(math.MaxInt64), func() bool { return ctx.Err() == nil })
+	_ = g.thread.Do(func(d cudaipc.Driver) error { return d.EventDestroy(event) })
+	if errors.Is(err, cudaipc.ErrProducerDied) { // as the wait says it
+		return gaveUp(ctx, "the work in the stream")
+	}
+	return cudaError(err)
 }
 
 // cudaError gives a driver's error its kind: the driver's text names function and code.

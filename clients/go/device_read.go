@@ -28,7 +28,7 @@ func (g *Group) Device() Device {
 // everybody sees.
 //
 // The group is to be released when the device is done with the rows, not when the work
-// that reads them is queued: synchronize the stream first (rule V8).
+// that reads them is queued: by ReleaseAfter, or behind a synchronized stream (rule V8).
 //
 // Errors: INVALID_ARGUMENT for host memory, INVALID_HANDLE after Release, BROKER_RESTARTED
 // for rows that went with their broker; NOT_SUPPORTED where this process cannot reach the
@@ -55,6 +55,35 @@ func (g *Group) address() (*imported, uint64, error) {
 		address += uint64(g.part.rows.First) * g.part.version.Column.RowBytes
 	}
 	return in, address, nil
+}
+
+// ReleaseAfter waits until all that was queued in a stream before the call has ended, and
+// gives a group in device memory back then (rule V8). The stream is a CUstream of Device; 1 is
+// its legacy default stream, 2 the default stream of the calling thread (see CUDASync).
+//
+// On an error the group stays. ErrTimeout when ctx ends first; INVALID_ARGUMENT for stream 0,
+// host memory, and a stream that is none.
+func (g *Group) ReleaseAfter(ctx context.Context, stream uint64) error {
+	held, err := g.Retain() // whoever else releases it meanwhile
+	if err != nil {
+		return err
+	}
+	defer held.Release()
+	if g.part.place.number == 0 || g.IsDelete() {
+		return fail(protocol.StatusInvalidArgument, "attribute %q: the group lies on the host: wait for your device, then Release it", g.Attribute())
+	}
+	if stream == 0 {
+		return fail(protocol.StatusInvalidArgument, "attribute %q: stream is 0: 1 is the legacy default stream, and without one there is Release", g.Attribute())
+	}
+	on, err := g.hold.view.client.gpu(g.part.place.number - 1)
+	if err == nil {
+		err = on.finish(ctx, stream)
+	}
+	if err != nil {
+		return named(g.Attribute(), err)
+	}
+	g.Release()
+	return nil
 }
 
 func (g *Group) deviceArray() (Tensor, error) {

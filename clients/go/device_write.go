@@ -39,10 +39,26 @@ func (c *client) source(t *Tensor) (*gpu, Device, error) {
 		return nil, device, err
 	}
 	n, err := t.Elements()
+	at := uint64(t.Address) + t.ByteOffset
+	if err == nil && c.devices.void(at, c.reader.StartedNs()) {
+		err = fail(protocol.StatusBrokerRestarted, "the broker restarted, and the tensor lay in device memory of the time before, which is gone")
+	}
 	if err == nil {
-		err = g.has(uint64(t.Address)+t.ByteOffset, uint64(n)*uint64(t.DType.Size()))
+		err = g.has(at, uint64(n)*uint64(t.DType.Size()))
 	}
 	return g, device, asError(err)
+}
+
+// void tells whether an address lies in an arena of a broker that is gone (rule B3).
+func (d *devices) void(address, now uint64) bool {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	for key, in := range d.imports {
+		if key.sort == protocol.DeviceArena && key.generation != now && address-uint64(in.opened.Address) < in.opened.Export.Bytes {
+			return true
+		}
+	}
+	return false
 }
 
 // has asks the driver whose memory a tensor is that a caller says lies here (field report
@@ -57,7 +73,7 @@ func (g *gpu) has(address, bytes uint64) error {
 		for at := address; ; {
 			if err := g.hasByte(d, at); err != nil {
 				if at > address && errors.Is(err, ErrInvalidArgument) {
-					return fail(protocol.StatusInvalidArgument, "the tensor is said to have %d bytes at %#x on GPU %d, but at %#x is none of that GPU's memory any more", bytes, address, g.ordinal, at)
+					return fail(protocol.StatusInvalidArgument, "the tensor is said to have %d bytes at %#x on GPU %d, but at most %d of them lie in memory of that GPU", bytes, address, g.ordinal, at-address)
 				}
 				return err
 			}

@@ -384,12 +384,21 @@ func (c *client) tellClosed(arenas []uint64) {
 
 // leaveDevices closes the arenas that nobody uses, and waits until the broker has heard of
 // it: then it need not wait for the end of this process (rules B4, C6). What views and
-// sessions use stays, as does all while work that was handed over goes on.
+// sessions use stays, as does all where work that was handed over goes on for more than a
+// second.
 func (c *client) leaveDevices() {
 	d := &c.devices
 	d.mutex.Lock()
 	used := d.gpus != nil
 	d.left = true
+	for range quietTurns {
+		if !d.pending(0) {
+			break
+		}
+		d.mutex.Unlock()
+		time.Sleep(quietTurn)
+		d.mutex.Lock()
+	}
 	var closed []uint64
 	if used && d.opening == 0 && !d.pending(0) {
 		now := c.reader.StartedNs()
@@ -420,8 +429,11 @@ func (c *client) leaveDevices() {
 	}
 }
 
-// leaveMax bounds how long Close waits for the broker.
-const leaveMax = 2 * time.Second
+const (
+	leaveMax   = 2 * time.Second // bounds how long Close waits for the broker
+	quietTurns = 200             // and how often it looks for the end of work that was handed over
+	quietTurn  = 5 * time.Millisecond
+)
 
 // toBeTold tells whether the broker has yet to hear of a closed arena.
 func (c *client) toBeTold() bool {

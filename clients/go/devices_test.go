@@ -1,6 +1,7 @@
 package callboard
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ type fakeDriver struct {
 	devices []cudaipc.UUID // by this process's ordinal
 	refuse  cudaipc.Code   // an import
 	pending bool           // events are not complete
+	turns   int            // nor for so many looks
 	memory  []fakeMemory
 }
 
@@ -74,11 +76,15 @@ func (d *fakeDriver) StreamDestroy(cudaipc.Stream) error    { return nil }
 func (d *fakeDriver) IPCCloseMemHandle(p cudaipc.Pointer) error {
 	return d.note("close %#x", uint64(p))
 }
-func (d *fakeDriver) EventDestroy(e cudaipc.Event) error { return d.note("destroy event %d", e) }
+func (d *fakeDriver) EventCreate(cudaipc.EventFlags) (cudaipc.Event, error) { return 7, nil }
+func (d *fakeDriver) EventDestroy(e cudaipc.Event) error                    { return d.note("destroy event %d", e) }
 func (d *fakeDriver) EventRecord(e cudaipc.Event, s cudaipc.Stream) error {
 	return d.note("record %d on %d", e, s)
 }
-func (d *fakeDriver) EventQuery(cudaipc.Event) (bool, error) { return !d.pending, nil }
+func (d *fakeDriver) EventQuery(cudaipc.Event) (bool, error) {
+	d.turns--
+	return !d.pending && d.turns < 0, nil
+}
 func (d *fakeDriver) StreamWaitEvent(s cudaipc.Stream, e cudaipc.Event) error {
 	return d.note("%d waits for %d", s, e)
 }
@@ -223,10 +229,10 @@ func TestWhoseMemoryATensorIs(t *testing.T) {
 		{64, 0, 0, ""},
 		{0x300000, 0, 0x400, ""},
 		{0x400000, 0, unranged / 4, ""},
-		{0x100000, 0, 0x801, "the tensor is said to have 8196 bytes at 0x100000 on GPU 1, but at 0x102000 is none of that GPU's memory any more"},
-		{0x101000, 4, 0x400, "at 0x102000 is none"},
-		{0x300000, 0, 0x401, "at 0x301000 is none"},
-		{0x400000, 0, unranged/4 + 1, "at 0x407777 is none"},
+		{0x100000, 0, 0x801, "the tensor is said to have 8196 bytes at 0x100000 on GPU 1, but at most 8192 of them lie in memory of that GPU"},
+		{0x101000, 4, 0x400, "to have 4096 bytes at 0x101004 on GPU 1, but at most 4092 of"},
+		{0x300000, 0, 0x401, "4100 bytes at 0x300000 on GPU 1, but at most 4096 of"},
+		{0x400000, 0, unranged/4 + 1, "but at most 30583 of"},
 		{0x102000, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but at 0x102000 is memory of GPU 0"},
 		{0x200000, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but at 0x200000 is pinned memory of the host, of GPU 1"},
 		{64, 0, 1, "the tensor is said to lie on GPU 1 (device type 2), but the driver knows nothing at 0x40: is it memory of the host?"},
@@ -383,6 +389,16 @@ func TestImportsOfABrokerThatIsGone(t *testing.T) {
 	d.taken()
 	_, err = s.client.use(placeIn(3))
 	require.ErrorIs(t, err, ErrBrokerRestarted)
+	d.memory = []fakeMemory{{base: 3 << 32, size: 4 << 20, sort: cudaipc.MemoryDevice, ordinal: 1}}
+	for at, void := range map[uint64]bool{0: true, 2<<20 - 4: true, 2 << 20: false} {
+		_, _, err = s.client.source(&Tensor{Address: 3 << 32, ByteOffset: at, Shape: []int64{1}, DType: tensor.Float32, Device: CUDA(1)})
+		if !void {
+			require.NoError(t, err, "that is memory of its own")
+			continue
+		}
+		require.ErrorIs(t, err, ErrBrokerRestarted)
+		require.ErrorContains(t, err, "the tensor lay in device memory of the time before, which is gone")
+	}
 	d.pending = true
 	s.client.dropImports()
 	require.Empty(t, d.taken("close", "destroy"), "work is queued that fills it")
@@ -392,4 +408,50 @@ func TestImportsOfABrokerThatIsGone(t *testing.T) {
 	s.client.unuse(in)
 	s.client.dropImports()
 	require.Equal(t, []string{"close 0x300000000"}, d.taken("close", "destroy"))
+}
+
+// Close waits for work that was handed over, and not for ever: what it may still reach stays open (rule B4).
+func TestClosingWhileWorkGoesOn(t *testing.T) {
+	for name, turns := range map[string]int{"which ends": 3, "which does not": quietTurns + 10} {
+		t.Run(name, func(t *testing.T) {
+			b, d := gpuBroker(t)
+			s := b.attach()
+			in, err := s.client.use(placeIn(3))
+			require.NoError(t, err)
+			event, err := s.client.useEvent(placeIn(3), 4)
+			require.NoError(t, err)
+			event.queued.Store(true)
+			s.client.unuse(event)
+			s.client.unuse(in)
+			d.turns = turns
+			require.NoError(t, s.Close())
+			if closed := []string{"close 0x300000000", "destroy event 104", "release"}; turns < quietTurns {
+				require.Equal(t, closed, d.taken("close", "destroy", "release"))
+				return
+			}
+			require.Empty(t, d.taken("close", "destroy", "release"))
+			d.turns = 0
+			s.client.devices.close()
+		})
+	}
+}
+
+// The wait for a stream is for what is queued there now, and as long as its context says.
+func TestAStreamIsWaitedFor(t *testing.T) {
+	b, d := gpuBroker(t)
+	in, err := b.attach().client.use(placeIn(3))
+	require.NoError(t, err)
+	d.turns = 3
+	d.taken()
+	require.NoError(t, in.gpu.finish(context.Background(), 50))
+	require.Equal(t, []string{"record 7 on 50", "destroy event 7"}, d.taken("record", "destroy"))
+	require.Negative(t, d.turns, "it was asked until it was done")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	d.pending = true
+	err = in.gpu.finish(ctx, 50)
+	require.ErrorIs(t, err, ErrTimeout)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []string{"record 7 on 50", "destroy event 7"}, d.taken("record", "destroy"))
+	d.pending = false
 }

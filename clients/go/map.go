@@ -280,7 +280,7 @@ func (m *MapSession) UnmapAttribute(sync ...CUDASync) (*Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.inner.unmapAttribute(s, m.flags())
+	return m.inner.unmapAttribute(AllPrims, nil, s, m.flags())
 }
 
 func (m *MapSession) flags() uint32 {

@@ -255,7 +255,7 @@ func (m *session) protect(i int, readOnly bool) {
 }
 
 // unmapGroup hands group i back. count and mask as in a write's selection.
-func (m *session) unmapGroup(i int, count uint64, mask []uint64, sync CUDASync, flags uint32) (*Op, error) {
+func (m *session) unmapGroup(i int, sync CUDASync, flags uint32) (*Op, error) {
 	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -266,7 +266,7 @@ func (m *session) unmapGroup(i int, count uint64, mask []uint64, sync CUDASync, 
 		return nil, err
 	}
 	defer c.leave()
-	r, err := m.unmapRequest(i, count, mask, sync, flags)
+	r, err := m.unmapRequest(i, AllPrims, nil, sync, flags)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -307,8 +307,9 @@ func (m *session) unmapRequest(i int, count uint64, mask []uint64, sync CUDASync
 	return r, nil
 }
 
-// unmapAttribute ends the session: what is left is committed.
-func (m *session) unmapAttribute(sync CUDASync, flags uint32) (*Op, error) {
+// unmapAttribute ends the session: what is left is committed; of its one group, count rows,
+// or those that mask selects.
+func (m *session) unmapAttribute(count uint64, mask []uint64, sync CUDASync, flags uint32) (*Op, error) {
 	c := m.client
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -322,7 +323,7 @@ func (m *session) unmapAttribute(sync CUDASync, flags uint32) (*Op, error) {
 		return nil, err
 	}
 	defer c.leave()
-	r, err := m.endRequest(sync, flags)
+	r, err := m.endRequest(count, mask, sync, flags)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -353,18 +354,17 @@ func (m *session) unmapAttribute(sync CUDASync, flags uint32) (*Op, error) {
 	return op, nil
 }
 
-// endRequest is what ends the session with a commit of all that is left. The caller holds mutex.
-func (m *session) endRequest(sync CUDASync, flags uint32) (request, error) {
+// endRequest is what ends the session with a commit of what is left. The caller holds mutex.
+func (m *session) endRequest(count uint64, mask []uint64, sync CUDASync, flags uint32) (request, error) {
 	r := request{what: "unmapping attribute " + m.name, opcode: protocol.OpUnmapAttribute, flags: flags, handle: m.id, names: []string{m.name}, life: m.life}
 	if len(m.groups) > 0 {
 		r.at = m.groups[0].Ordinal
 	}
-	switch {
-	case sync == CUDASync{}:
-	case m.device == nil, m.split:
+	if sync != (CUDASync{}) && (m.device == nil || m.split) {
 		return r, m.noSync()
-	case !m.gone[0]:
-		r, err := m.unmapRequest(0, AllPrims, nil, sync, flags)
+	}
+	if len(m.groups) == 1 && !m.split && !m.gone[0] {
+		r, err := m.unmapRequest(0, count, mask, sync, flags)
 		r.opcode, r.value = protocol.OpUnmapAttribute, 0
 		return r, err
 	}

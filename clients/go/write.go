@@ -166,22 +166,11 @@ func (c *client) write(ctx context.Context, query *queryHandle, p *payload, ordi
 		m.abort()
 		return nil, err
 	}
-	if p.count == AllPrims && p.mask == nil {
-		op, err := m.unmapAttribute(sync, flags)
-		if err != nil {
-			m.abort()
-		}
-		return op, err
-	}
-	op, err := m.unmapGroup(0, p.count, p.mask, sync, flags)
-	if err == nil {
-		err = op.Wait(ctx) // to end the session before would hand over all rows where the selected ones failed
-	}
+	op, err := m.unmapAttribute(p.count, p.mask, sync, flags)
 	if err != nil {
 		m.abort()
-		return nil, err
 	}
-	return m.unmapAttribute(CUDASync{}, 0)
+	return op, err
 }
 
 // inlineWrite is OpWrite with all payloads in the arguments.

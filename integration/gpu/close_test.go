@@ -82,3 +82,24 @@ func TestAProgramThatClosedItsStageUnderWhatItUses(t *testing.T) {
 		}, "%s is gone with its process", c.Name)
 	}
 }
+
+// Rule B4: closing does not wait for work that stalls, for as long as the broker may. What that work may reach stays leased
+// until the process has exited.
+func TestAProgramThatClosedItsStageWhileItsWorkStalls(t *testing.T) {
+	needsEmulation(t)
+	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-timeout", "10m")
+	p := m.client("producer", "CUDAEMU_STALL_EVENTS=1")
+	p.do(order{Do: "map", Name: "pose", Prims: prims(2), Bytes: large, Device: "cuda:0", Ordinal: 1})
+	p.do(order{Do: "fill", Name: "pose", Value: 1})
+	p.do(order{Do: "commit", Name: "pose", Sync: "stream", Async: true})
+	id, _ := m.attached("producer")
+	p.do(order{Do: "close"})
+	require.EqualValues(t, 1, m.held(p.PID()).Imports)
+	require.Equal(t, 1, m.opened(id))
+	require.Equal(t, 1, m.gpu().EventsLeased)
+	p.kill()
+	eventually(t, func() bool {
+		_, found := m.attached("producer")
+		return !found && m.gpu().EventsLeased == 0
+	}, "it is waited for after its exit")
+}

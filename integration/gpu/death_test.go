@@ -131,6 +131,7 @@ func TestTheBrokerIsKilledAtEachStep(t *testing.T) {
 		p.do(order{Do: "cycle", Name: "x", Prims: prims(4), Bytes: rowBytes, Device: "cuda:0", Ordinal: ordinal, Value: 5, Sync: "stream", Count: 1})
 	}
 	require.Equal(t, rows(5, 4), reader.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
+	looked := reader.do(order{Do: "pointer", Name: "x"}).Number
 	for last := range producers[:5] {
 		for _, s := range steps[:last+1] {
 			s.do(producers[last], order{Name: "x", Prims: prims(4), Bytes: rowBytes, Device: "cuda:0", Ordinal: ordinal + 1, Value: 200})
@@ -147,6 +148,7 @@ func TestTheBrokerIsKilledAtEachStep(t *testing.T) {
 	require.Equal(t, rows(1, 2), reader.do(order{Do: "read", Name: "host", Prims: prims(2)}).Rows, "host memory is there as before")
 	eventually(t, func() bool { return reader.try(order{Do: "read", Name: "x", As: "none", Prims: prims(4)}).Rows == nil }, "the device's rows are still shown")
 	reader.refused(order{Do: "read", Name: "x", Prims: prims(4), Ordinal: ordinal}, "OUT_OF_RANGE")
+	reader.refused(order{Do: "write", Name: "copy", Prims: prims(4), Bytes: rowBytes, Ordinal: 1, From: "cuda:0", At: looked}, "BROKER_RESTARTED", "lay in device memory of the time before")
 	for last, p := range producers[:5] {
 		switch {
 		case last >= 1 && last < 4:

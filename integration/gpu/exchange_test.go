@@ -221,3 +221,21 @@ func TestGroupsAsDLPackAndForTheHost(t *testing.T) {
 	p.refused(order{Do: "host", Name: "x"}, "INVALID_ARGUMENT", "cuda:0", "Staging: CPU", "DevicePointer")
 	p.do(order{Do: "abort", Name: "x"})
 }
+
+// Rule V8: what a stream reads keeps its bytes until it has read them, whatever is written meanwhile.
+func TestAGroupIsReleasedBehindAStream(t *testing.T) {
+	m := startWith(t, nil, nil, "--gpu", "required", "--retain", "1")
+	p, r := m.client("producer"), m.client("reader", "CUDAEMU_DELAY_US=100000")
+	cycle := func(ordinal, count int) {
+		p.do(order{Do: "cycle", Name: "x", Prims: prims(4), Bytes: rowBytes, Device: "cuda:0", Ordinal: uint64(ordinal), Value: ordinal, Sync: "stream", Count: count})
+	}
+	cycle(1, 1)
+	require.Equal(t, rows(1, 4), r.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
+	r.refused(order{Do: "carry", Name: "x", Bytes: rowBytes, Value: 0x1234560}, "INVALID_ARGUMENT")
+	require.Equal(t, rows(1, 4), r.do(order{Do: "look", Name: "x"}).Rows, "it stays")
+	r.do(order{Do: "carry", Name: "x", Bytes: rowBytes})
+	r.refused(order{Do: "pointer", Name: "x"}, "INVALID_HANDLE")
+	cycle(2, 8)
+	require.Equal(t, rows(1, 4), r.do(order{Do: "arrived", Bytes: rowBytes, Count: 4}).Rows)
+	require.Equal(t, rows(9, 4), r.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
+}

@@ -61,11 +61,11 @@ func TestTensorsThatLieElsewhere(t *testing.T) {
 	for memory, says := range map[string]string{
 		"cuda:1":  "is memory of GPU 1",
 		"nowhere": "the driver knows nothing at 0x40: is it memory of the host?",
-		"short":   "said to have 4194304 bytes",
+		"short":   "but at most 2097152 of them lie in memory of that GPU",
 	} {
 		bad := write
 		bad.Memory = memory
-		p.refused(bad, "INVALID_ARGUMENT", "on GPU 0", says)
+		p.refused(bad, "INVALID_ARGUMENT", "GPU 0", says)
 	}
 	write.Sync = "stream"
 	p.do(write)

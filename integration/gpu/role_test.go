@@ -38,6 +38,7 @@ type order struct {
 	Init            string // of a map: "zero", "current"
 	From            string // of a write: "host", or "cuda:0" for memory of the client's own
 	Memory          string // of a write: what is at From in truth: "cuda:1", "nowhere", "short", half of it
+	At              uint64 // of a write: the address at From, of memory that is there; 0: new memory
 	Async           bool   // of a commit or write: the op is waited for by "wait"
 	Count           int
 }
@@ -351,6 +352,43 @@ func init() { // cycle refers to it
 			delete(p.groups, o.As)
 			return report{}, nil
 		},
+		// carry queues a copy of a group's rows and releases the group behind it; arrived reports them.
+		"carry": func(p *part, ctx context.Context, o order) (r report, err error) {
+			g := p.groups[o.As]
+			from, err := g.DevicePointer()
+			if err != nil {
+				return r, err
+			}
+			u, err := p.unit(int(g.Device().ID))
+			if err != nil {
+				return r, err
+			}
+			size := uint64(g.Rows() * o.Bytes)
+			err = u.thread.Do(func(d cudaipc.Driver) error {
+				to, err := d.MemAlloc(size)
+				if err != nil {
+					return err
+				}
+				u.memory = append(u.memory, to)
+				return d.CopyDtoDAsync(to, cudaipc.Pointer(from), size, u.stream)
+			})
+			if err != nil {
+				return r, err
+			}
+			stream := uint64(u.stream)
+			if o.Value != 0 {
+				stream = uint64(o.Value)
+			}
+			return r, g.ReleaseAfter(ctx, stream)
+		},
+		"arrived": func(p *part, ctx context.Context, o order) (r report, err error) {
+			u := p.units[0]
+			data, err := u.download(uint64(u.memory[len(u.memory)-1]), uint64(o.Bytes*o.Count))
+			for i := 0; err == nil && i < o.Count; i++ {
+				r.Rows = append(r.Rows, int(data[i*o.Bytes]))
+			}
+			return r, err
+		},
 		// touch makes a call of the kind that notices what left service.
 		"touch": func(p *part, ctx context.Context, o order) (report, error) {
 			return report{Number: p.stage.Epoch()}, nil
@@ -541,8 +579,11 @@ func writeRows(p *part, ctx context.Context, o order) (r report, err error) {
 		if err := u.fill(uint64(at), filled, o.Bytes, o.Value); err != nil {
 			return r, err
 		}
-		if o.Memory == "nowhere" {
+		switch {
+		case o.Memory == "nowhere":
 			at = 64
+		case o.At != 0:
+			at = cudaipc.Pointer(o.At)
 		}
 		if options.Sync, err = u.sync(o.Sync); err != nil {
 			return r, err

@@ -1,7 +1,7 @@
 /* Loading the driver, the devices of this process and their contexts.
  *
- * A context is retained, and a stream of our own made, as long as something is open in it or a call is under way: with
- * the last import this process has given everything back.
+ * A context is retained, and a stream of our own kept, as long as a stage uses the device, something is open in it or a call
+ * is under way: with the last of them this process has given everything back.
  */
 #include "driver.h"
 
@@ -20,7 +20,7 @@ enum { NON_BLOCKING = 1 }; /* of a stream: it does not wait for the legacy defau
 static struct {
     CUdevice device;
     uint8_t uuid[16];
-    uint32_t users; /* calls under way, and imports */
+    uint32_t users; /* stages, imports, and calls under way */
     CUcontext context;
     CUstream stream; /* NULL: not made yet */
 } devices[DEVICES_MAX];
@@ -236,6 +236,35 @@ void cbdc_keep(uint32_t ordinal, int by)
     pthread_mutex_lock(&lock);
     devices[ordinal].users += (uint32_t)by;
     pthread_mutex_unlock(&lock);
+}
+
+cbd_status cbdc_hold_device(uint32_t ordinal, cbd_error *error)
+{
+    cbd_status status = cbdc_enter(ordinal, error);
+    if (status == CBD_STATUS_OK) {
+        cbdc_keep(ordinal, 1);
+        cbdc_leave(ordinal);
+    }
+    return status;
+}
+
+void cbdc_drop_device(uint32_t ordinal)
+{
+    if (cbdc_enter(ordinal, NULL) != CBD_STATUS_OK)
+        return; /* a forked child, whose context it never was */
+    cbdc_keep(ordinal, -1);
+    cbdc_leave(ordinal);
+}
+
+uint32_t cbdc_any_device(void)
+{
+    uint32_t ordinal = 0;
+    pthread_mutex_lock(&lock);
+    while (ordinal < device_count && devices[ordinal].users == 0)
+        ordinal++;
+    ordinal = ordinal < device_count ? ordinal : 0;
+    pthread_mutex_unlock(&lock);
+    return ordinal;
 }
 
 cbd_status cbdc_own_stream(uint32_t ordinal, CUstream *stream, cbd_error *error)

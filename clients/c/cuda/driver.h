@@ -45,6 +45,7 @@ typedef struct {
     F(push, "cuCtxPushCurrent_v2", (CUcontext context))                                     \
     F(pop, "cuCtxPopCurrent_v2", (CUcontext *context))                                      \
     F(pointer_attribute, "cuPointerGetAttribute", (void *data, int attribute, CUdeviceptr)) \
+    F(address_range, "cuMemGetAddressRange_v2", (CUdeviceptr *, size_t *, CUdeviceptr))     \
     F(copy, "cuMemcpyDtoDAsync_v2", (CUdeviceptr to, CUdeviceptr from, size_t, CUstream))   \
     F(memory_alloc, "cuMemAlloc_v2", (CUdeviceptr *, size_t bytes))                         \
     F(memory_free, "cuMemFree_v2", (CUdeviceptr))                                           \
@@ -87,6 +88,10 @@ cbd_status cbdc_enter(uint32_t ordinal, cbd_error *error);
 void cbdc_leave(uint32_t ordinal);
 /* What is open needs the context beyond the call that opened it; within enter and leave. */
 void cbdc_keep(uint32_t ordinal, int by);
+cbd_status cbdc_hold_device(uint32_t ordinal, cbd_error *error);
+void cbdc_drop_device(uint32_t ordinal);
+/* A device whose context is there, for what any will do; the first one where none is. */
+uint32_t cbdc_any_device(void);
 /* The library's own stream of the device, within enter and leave. */
 cbd_status cbdc_own_stream(uint32_t ordinal, CUstream *stream, cbd_error *error);
 
@@ -106,7 +111,8 @@ cbd_status cbdc_record(struct cbdi_import *event, const cbd_cuda_sync *sync, cbd
 cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,
                      struct cbdi_import *event, bool *recorded, cbd_error *error);
 bool cbdc_finish(struct cbdi_import *event, uint64_t timeout_ns);
-cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+cbd_status cbdc_check(const void *data, uint64_t bytes, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+cbd_status cbdc_finish_stream(uint32_t ordinal, uint64_t stream, cbd_error *error);
 cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void **copy, cbd_error *error);
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error);
 

@@ -6,6 +6,8 @@ static const struct cbdi_cuda table = {
     .count = cbdc_count,
     .uuid_of = cbdc_uuid_of,
     .ordinal_of = cbdc_ordinal_of,
+    .hold_device = cbdc_hold_device,
+    .drop_device = cbdc_drop_device,
     .open = cbdc_open,
     .hold = cbdc_hold,
     .let_go = cbdc_let_go,
@@ -40,12 +42,21 @@ cbd_status cbd_cuda_stream(uint32_t device_id, uint64_t *stream, cbd_error *erro
     return status;
 }
 
-void cbd_cuda_stream_release(uint32_t device_id)
+void cbd_cuda_stream_release(uint32_t device_id) { cbdc_drop_device(device_id); }
+
+cbd_status cbd_cuda_release_group(const cbd_read_group *group, uint64_t stream, cbd_error *error)
 {
-    if (cbdc_enter(device_id, NULL) != CBD_STATUS_OK)
-        return; /* a forked child, whose stream it never was */
-    cbdc_keep(device_id, -1);
-    cbdc_leave(device_id);
+    if (group == NULL || stream == 0)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "expected a group and a stream, got %p and %llu; 1 is the legacy default stream, and without one there is cbd_release_group",
+                         (const void *)group, (unsigned long long)stream);
+    if (group->device_type != CBD_DEVICE_CUDA)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                         "the group of \"%.200s\" lies on the host: wait for what reads it, then cbd_release_group", group->name);
+    cbd_status status = cbdc_finish_stream(group->device_id, stream, error);
+    if (status == CBD_STATUS_OK)
+        cbd_release_group(group);
+    return status;
 }
 
 cbd_status cbd_cuda_clone(const void *data, uint64_t bytes, uint32_t device_id, void **copy, cbd_error *error)

@@ -1,10 +1,10 @@
-/* Events, copies, and whose a pointer is. Nothing here waits for a stream but copies for which the caller named none, and
- * the end of a stage. */
+/* Events, copies, and whose a pointer is. Nothing here waits for a stream but copies for which the caller named none, the end
+ * of a stage, and the release of a group behind a stream. */
 #include "driver.h"
 
 #include <time.h>
 
-enum { NOT_READY = 600 };
+enum { INVALID_VALUE = 1, NOT_READY = 600 };
 
 enum { MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE_ORDINAL = 9 }; /* attributes of a pointer */
 enum { TYPE_DEVICE = 2 };                                     /* of memory */
@@ -82,31 +82,59 @@ cbd_status cbdc_copy(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs,
     return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, function, code);
 }
 
-cbd_status cbdc_check(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error)
+/* What lies at an address; within enter and leave. OK where it is of the device, or managed and so of all. */
+static cbd_status check_at(CUdeviceptr at, uint32_t device_type, uint32_t ordinal, cbd_error *error)
 {
-    uint8_t uuid[16];
     unsigned managed = 0, type = 0;
     int device = -1;
-    CUdeviceptr address = (CUdeviceptr)(uintptr_t)data;
-    if (data == NULL)
+    CUresult code = cbdc_driver.pointer_attribute(&type, MEMORY_TYPE, at);
+    if (code == 0 && cbdc_driver.pointer_attribute(&managed, IS_MANAGED, at) != 0)
+        managed = 0;
+    if (code == 0 && !managed)
+        code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, at);
+    if (code == 0 && (managed || (type == TYPE_DEVICE && device == (int)ordinal)))
+        return CBD_STATUS_OK;
+    if (code == 0)
+        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor is said to lie on GPU %u (device type %u), but at 0x%llx is %s %d", ordinal,
+                         device_type, at, type == TYPE_DEVICE ? "memory of GPU" : "pinned memory of the host, of GPU", device);
+    if (code != INVALID_VALUE)
+        return cbdc_refused(error, "cuPointerGetAttribute", code);
+    return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT,
+                     "the tensor is said to lie on GPU %u (device type %u), but the driver knows nothing at 0x%llx: is it memory of the host?", ordinal,
+                     device_type, at);
+}
+
+cbd_status cbdc_check(const void *data, uint64_t bytes, uint32_t device_type, uint32_t ordinal, cbd_error *error)
+{
+    uint8_t uuid[16];
+    CUdeviceptr first = (CUdeviceptr)(uintptr_t)data, last = first + (bytes - 1), at = first, base;
+    size_t size;
+    if (bytes == 0)
         return cbdc_uuid_of(ordinal, uuid, error); /* nothing to look at, but the device */
     cbd_status status = cbdc_enter(ordinal, error);
     if (status != CBD_STATUS_OK)
         return status;
-    CUresult code = cbdc_driver.pointer_attribute(&type, MEMORY_TYPE, address);
-    if (code == 0 && cbdc_driver.pointer_attribute(&managed, IS_MANAGED, address) != 0)
-        managed = 0;
-    if (code == 0 && !managed)
-        code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, address);
+    while ((status = check_at(at, device_type, ordinal, error)) == CBD_STATUS_OK && at != last) {
+        /* Several mappings may follow each other, as some frameworks' allocators make them. Of memory that the driver keeps no
+         * range of, the ends must do. */
+        bool ranged = cbdc_driver.address_range(&base, &size, at) == 0 && size > at - base;
+        at = ranged && size - 1 < last - base ? base + size : last;
+    }
     cbdc_leave(ordinal);
-    if (code == 0 && (managed || (type == TYPE_DEVICE && device == (int)ordinal)))
-        return CBD_STATUS_OK;
-    if (code != 0)
-        return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT,
-                         "the tensor is said to lie on GPU %u (device type %u), but the driver knows nothing at %p: is it memory of the host?",
-                         ordinal, device_type, data);
-    return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the tensor is said to lie on GPU %u (device type %u), but at %p is %s %d", ordinal,
-                     device_type, data, type == TYPE_DEVICE ? "memory of GPU" : "pinned memory of the host, of GPU", device);
+    if (status == CBD_STATUS_INVALID_ARGUMENT && at > first)
+        return cbdc_fail(error, status, "the tensor is said to have %llu bytes at %p on GPU %u, but at most %llu of them lie in memory of that GPU",
+                         (unsigned long long)bytes, data, ordinal, at - first);
+    return status;
+}
+
+cbd_status cbdc_finish_stream(uint32_t ordinal, uint64_t stream, cbd_error *error)
+{
+    cbd_status status = cbdc_enter(ordinal, error);
+    if (status != CBD_STATUS_OK)
+        return status;
+    CUresult code = cbdc_driver.stream_synchronize((CUstream)(uintptr_t)stream);
+    cbdc_leave(ordinal);
+    return code == 0 ? CBD_STATUS_OK : cbdc_refused(error, "cuStreamSynchronize", code);
 }
 
 /* Within enter and leave. */
@@ -150,11 +178,12 @@ cbd_status cbdc_clone(const void *data, uint64_t bytes, uint32_t ordinal, void *
 cbd_status cbdc_device_of(const void *data, uint32_t *ordinal, cbd_error *error)
 {
     int device = -1;
-    cbd_status status = cbdc_enter(0, error); /* the question needs a context, and any will do */
+    uint32_t asked = cbdc_any_device(); /* the question needs a context, and any will do */
+    cbd_status status = cbdc_enter(asked, error);
     if (status != CBD_STATUS_OK)
         return status;
     CUresult code = cbdc_driver.pointer_attribute(&device, DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)data);
-    cbdc_leave(0);
+    cbdc_leave(asked);
     if (code != 0 || device < 0)
         return cbdc_fail(error, CBD_STATUS_INVALID_ARGUMENT, "the driver knows of no memory at %p: is it of the host?", data);
     *ordinal = (uint32_t)device;

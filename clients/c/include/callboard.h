@@ -258,8 +258,9 @@ CBD_API cbd_status cbd_connect(const char *name, const cbd_connect_options *opti
 /* Ends the session: sessions that are open are aborted, queries and leases go
  * back, ops that wait end with SESSION_ENDED. Pins that are held stay valid, with
  * the memory behind them, until they are released. A second call does nothing.
- * The handle stays usable for calls, which return SESSION_ENDED. Where device memory was used it waits, for 2 s at most,
- * until the broker has heard which arenas were closed. */
+ * The handle stays usable for calls, which return SESSION_ENDED.
+ * Where device memory was used it waits, for 1 s at most, for work there that was handed over, and, for 2 s at most, until the
+ * broker has heard which arenas were closed. Work that takes longer keeps the arenas open to this process until it ends. */
 CBD_API void cbd_stage_close(cbd_stage *stage);
 
 /* As cbd_stage_close, but refuses with OP_FAILED while anything of the stage is in use: its text lists map sessions,
@@ -928,7 +929,7 @@ CBD_API cbd_status cbd_read_group_in(const cbd_read_group *group, uint32_t devic
 CBD_API cbd_status cbd_group_row_ordinals(const cbd_read_group *group, uint64_t *ordinals, cbd_error *error);
 
 /* Gives a group back, with its reference on the pin: data, index_map, prims and
- * name are gone, unless the pin was retained: then data stays. What reads it on a GPU must have ended. */
+ * name are gone, unless the pin was retained: then data stays. What reads it on a GPU must have ended; cbd_cuda_release_group waits for it. */
 CBD_API void cbd_release_group(const cbd_read_group *group);
 
 /* Gives the read back, with the groups that were not fetched. */

@@ -174,6 +174,8 @@ void cbdi_device_events_close(cbd_stage *stage);
 /* The stage is about to hang up: closes the arenas that nobody looks at, and waits until the broker has heard of it, so that
  * it need not wait for the end of this process (B4, C6). */
 void cbdi_device_leave(cbd_stage *stage);
+/* Keeps a GPU's context, so that no call makes it anew; what is wrong with the device says whoever uses it. */
+void cbdi_device_hold(cbd_stage *stage, uint32_t ordinal);
 /* The stage ends: closes events and arenas, the latter among the segments. */
 void cbdi_device_end(cbd_stage *stage);
 
@@ -200,7 +202,6 @@ struct cbd_op {
     void *into; /* where the results are copied to at completion, into_bytes at most */
     uint32_t into_bytes;
     uint32_t got_bytes;
-    struct deferred *ends; /* or NULL: the end of its session, a commit or an abort, which is submitted as this op ends */
     cbd_op *next; /* in ring.spare */
     char text[OP_TEXT_BYTES];
 };
@@ -567,10 +568,6 @@ cbd_status cbdi_carried_schema(cbd_stage *stage, cbd_query *query, const char *n
 cbd_status cbdi_insert_check(cbd_stage *stage, cbd_query *query, const char *name, cbd_error *error);
 /* NOT_SUPPORTED where the broker does not serve array kind. */
 cbd_status cbdi_array_check(cbd_stage *stage, const char *name, cbd_error *error);
-/* Hands back the session's one group: its leading `count` rows, those that a mask selects, and ends the session.
- * Waits for the broker. The op is that of the group. */
-cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *group, uint64_t count, const uint64_t *mask, uint32_t flags,
-                               bool recorded, cbd_op **op, cbd_error *error);
 /* cbd_map_attribute for rows of this schema and no other; its own entry is the caller's. Devices in the options are the
  * broker's; that of the schema is for the groups alone. */
 cbd_status cbdi_map_rows(cbd_stage *stage, cbd_query *query, const char *name, const cbd_map_options *options,
@@ -622,6 +619,7 @@ struct cbd_stage {
     _Atomic uint32_t queries_kept;                /* by handles, by sessions, and the root's */
     _Atomic uint32_t sessions_kept;               /* that are not freed yet, ended or not */
     _Atomic uint32_t has_arenas; /* an arena was opened, ever */
+    _Atomic uint64_t gpus;       /* a bit for each GPU of this process whose context is kept until the stage ends */
     _Atomic uint32_t leaving; /* it is being closed, or was: no arena is opened any more */
     _Atomic uint32_t closed;
     _Atomic uint32_t foreign; /* a forked child's copy (I4) */
@@ -681,6 +679,9 @@ struct cbd_stage {
  * data can be read on. */
 cbd_status cbdi_enter(cbd_stage *stage, cbd_error *error);
 void cbdi_leave(cbd_stage *stage);
+/* What fills *info from what is cached: zeroes it, enters and takes cache_lock; and gives both back (stage.c). */
+cbd_status cbdi_look_begin(cbd_stage *stage, void *info, size_t bytes, cbd_error *error);
+cbd_status cbdi_look_end(cbd_stage *stage, cbd_status status);
 /* Adds a need for the mappings; the caller has one already. */
 void cbdi_hold(cbd_stage *stage);
 void cbdi_stage_retain(cbd_stage *stage);

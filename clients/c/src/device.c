@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define LEAVE_NS UINT64_C(2000000000) /* what closing a stage waits at most until the broker has heard of its arenas */
+#define QUIET_NS UINT64_C(1000000000) /* and until work on a device has ended that was handed over */
 #define DEVICES_MAX 64
 #define ASK_AGAIN_NS UINT64_C(3000000000) /* the broker looks for what was not there no more often (behaviour 306) */
 
@@ -207,13 +208,9 @@ cbd_status cbdi_device_named(cbd_stage *stage, const char *what, uint32_t *devic
 
 cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info, cbd_error *error)
 {
-    if (info == NULL)
-        return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "info is NULL");
-    memset(info, 0, sizeof *info);
-    cbd_status status = cbdi_enter(stage, error);
+    cbd_status status = cbdi_look_begin(stage, info, sizeof *info, error);
     if (status != CBD_STATUS_OK)
         return status;
-    pthread_mutex_lock(&stage->cache_lock);
     uint32_t at = 0;
     for (int turn = 0; turn < 2; turn++) {
         uint32_t before = index;
@@ -232,9 +229,7 @@ cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info
         memcpy(info->uuid, stage->devices[at].uuid, sizeof info->uuid);
         cbdi_device_out(stage, at + 1, &device_type, &info->device_id);
     }
-    pthread_mutex_unlock(&stage->cache_lock);
-    cbdi_leave(stage);
-    return status;
+    return cbdi_look_end(stage, status);
 }
 
 /* ---- arenas and events ------------------------------------------------------------- */
@@ -242,6 +237,15 @@ cbd_status cbd_device_at(cbd_stage *stage, uint32_t index, cbd_device_info *info
 static cbd_status of_before(const char *what, cbd_error *error)
 {
     return cbdi_fail(error, CBD_STATUS_BROKER_RESTARTED, "the broker restarted, and %s lay in device memory of the time before, which is gone", what);
+}
+
+void cbdi_device_hold(cbd_stage *stage, uint32_t ordinal)
+{
+    uint64_t bit = UINT64_C(1) << (ordinal % DEVICES_MAX);
+    if (ordinal >= DEVICES_MAX || cbdi_cuda() == NULL || (atomic_fetch_or(&stage->gpus, bit) & bit))
+        return;
+    if (cbdi_cuda()->hold_device(ordinal, NULL) != CBD_STATUS_OK)
+        atomic_fetch_and(&stage->gpus, ~bit);
 }
 
 /* Opens what the broker answers for. With cache_lock held. */
@@ -278,6 +282,7 @@ static cbd_status open_export(cbd_stage *stage, const char *what, uint32_t sort,
     if (reply->device_id != number - 1)
         return cbdi_fail(error, CBD_STATUS_INTERNAL, "%s %llu is on the broker's GPU %u, it was said to be on %u", object,
                          (unsigned long long)id, reply->device_id, number - 1);
+    cbdi_device_hold(stage, *ordinal);
     const struct cbdi_export from = {.generation = stage->generation, .life = generation, .id = id, .is_event = sort == CBD_DEVICE_EVENT,
                                      .ordinal = *ordinal, .handle = reply->handle};
     cbd_error why = {CBD_STATUS_OK, ""};
@@ -424,9 +429,12 @@ void cbdi_device_events_close(cbd_stage *stage)
  * is gone no event may be looked at. */
 static bool is_quiet(cbd_stage *stage, uint64_t timeout_ns)
 {
-    for (const struct lease *lease = stage->leases; lease != NULL; lease = lease->next)
-        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, timeout_ns))
+    uint64_t deadline = cbdi_now_ns() + timeout_ns;
+    for (const struct lease *lease = stage->leases; lease != NULL; lease = lease->next) {
+        uint64_t now = cbdi_now_ns();
+        if (lease->life == atomic_load(&stage->ring.life) && !cbdi_cuda()->finish(lease->event, now < deadline ? deadline - now : 0))
             return false;
+    }
     return true;
 }
 
@@ -438,12 +446,11 @@ void cbdi_device_leave(cbd_stage *stage)
     limit.tv_sec += LEAVE_NS / UINT64_C(1000000000);
     if (!atomic_load(&stage->has_arenas) || pthread_mutex_timedlock(&stage->cache_lock, &limit) != 0)
         return; /* whoever waits for the broker's reply may have it, and the hang-up ends that */
-    for (uint64_t i = 0; i < stage->segments_room; i++) {
+    bool quiet = is_quiet(stage, QUIET_NS); /* else it may be filled still: the broker waits for the end of this process (B4) */
+    for (uint64_t i = 0; quiet && i < stage->segments_room; i++) {
         struct segment *segment = stage->segments[i];
         if (segment == NULL || segment->import == NULL || segment->life != atomic_load(&stage->ring.life) || atomic_load(&segment->users) != 0)
             continue;
-        if (!is_quiet(stage, 0))
-            break; /* it may be filled still: the broker waits for the end of this process (B4) */
         stage->segments[i] = NULL;
         cbdi_arena_close(stage, segment);
         told = true;
@@ -460,7 +467,7 @@ void cbdi_device_leave(cbd_stage *stage)
 
 void cbdi_device_end(cbd_stage *stage)
 {
-    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage, stage->timeout_ns);
+    bool quiet = atomic_load(&stage->foreign) == 0 && is_quiet(stage, 0); /* cbdi_device_leave has waited */
     if (!quiet && !atomic_load(&stage->foreign))
         cbdi_log(CBD_LOG_WARNING, CBDI_LOG_MEMORY,
                  "stage %s: what a program queued on a GPU has not ended: the memory there stays open to this process until it ends", stage->name);
@@ -481,4 +488,7 @@ void cbdi_device_end(cbd_stage *stage)
         free(lease);
     }
     cbdi_device_events_close(stage);
+    for (uint32_t i = 0; i < DEVICES_MAX && !atomic_load(&stage->foreign); i++)
+        if (atomic_load(&stage->gpus) >> i & 1)
+            cbdi_cuda()->drop_device(i);
 }

@@ -31,7 +31,7 @@ struct cbdi_run {
     uint64_t bytes;
 };
 
-#define CBDI_CUDA_VERSION 1u /* of the table, which both libraries must have */
+#define CBDI_CUDA_VERSION 2u /* of the table, which both libraries must have */
 
 struct cbdi_cuda {
     uint32_t version;
@@ -42,6 +42,10 @@ struct cbdi_cuda {
     cbd_status (*uuid_of)(uint32_t ordinal, uint8_t uuid[16], cbd_error *error);
     /* CBD_DEVICE_ELSEWHERE: this process does not see it. */
     cbd_status (*ordinal_of)(const uint8_t uuid[16], uint32_t *ordinal, cbd_error *error);
+
+    /* Keeps the device's context and our stream there until they are given back, once for each success. */
+    cbd_status (*hold_device)(uint32_t ordinal, cbd_error *error);
+    void (*drop_device)(uint32_t ordinal);
 
     /* Opens what was exported, once for the process; each import is let go of as often as it was opened or held. */
     cbd_status (*open)(const struct cbdi_export *what, struct cbdi_import **import, cbd_error *error);
@@ -56,8 +60,8 @@ struct cbdi_cuda {
      * stream it waits for them, and records nothing. On failure none is under way. */
     cbd_status (*copy)(uint32_t ordinal, uint8_t *to, const struct cbdi_run *runs, size_t n, const cbd_cuda_sync *sync,
                        struct cbdi_import *event, bool *recorded, cbd_error *error);
-    /* INVALID_ARGUMENT: the data does not lie where a tensor says, CBD_DEVICE_CUDA or _MANAGED. */
-    cbd_status (*check)(const void *data, uint32_t device_type, uint32_t ordinal, cbd_error *error);
+    /* INVALID_ARGUMENT: not all of the bytes lie where a tensor says, CBD_DEVICE_CUDA or _MANAGED. */
+    cbd_status (*check)(const void *data, uint64_t bytes, uint32_t device_type, uint32_t ordinal, cbd_error *error);
 };
 
 /* libcallboard_cuda offers itself; it stays for the life of the process. INCOMPATIBLE_VERSION. */

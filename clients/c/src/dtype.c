@@ -160,10 +160,10 @@ int32_t cbdi_view_shape(const cbd_schema *s, uint64_t rows, int64_t shape[CBD_ND
 
 /* Whether every element of a tensor that is not empty has an address, and a distance from
  * the first one in bytes. After this nothing that cbdi_gather computes can overflow: each of its
- * sums lies between the lowest and the highest of them. */
-static bool reach_fits(const cbd_tensor *t)
+ * sums lies between the lowest and the highest of them. *first and *bytes are what they span. */
+static bool reach_fits(const cbd_tensor *t, uintptr_t *first, uint64_t *bytes)
 {
-    int64_t size = t->bits / 8 * (int64_t)t->lanes, low = 0, high = size;
+    int64_t size = t->bits / 8 * (int64_t)t->lanes, low = 0, high = t->strides == NULL ? (int64_t)*bytes : size;
     uintptr_t end;
     for (int32_t i = 0; i < t->ndim && t->strides != NULL; i++) {
         int64_t step;
@@ -173,7 +173,8 @@ static bool reach_fits(const cbd_tensor *t)
             __builtin_add_overflow(step < 0 ? low : high, step, step < 0 ? &low : &high))
             return false;
     }
-    return !__builtin_add_overflow((uintptr_t)t->data, low, &end) && !__builtin_add_overflow((uintptr_t)t->data, high, &end);
+    *bytes = (uint64_t)high - (uint64_t)low;
+    return !__builtin_add_overflow((uintptr_t)t->data, low, first) && !__builtin_add_overflow((uintptr_t)t->data, high, &end);
 }
 
 bool cbdi_on_device(const cbd_tensor *t)
@@ -218,11 +219,13 @@ cbd_status cbdi_tensor_check(const cbd_tensor *t, uint64_t *bytes, cbd_error *er
     if (t->data == NULL && !empty)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor of shape %s has no data",
                          cbdi_shape_text(t->shape, t->ndim, text));
-    if (!empty && !reach_fits(t))
+    uintptr_t first = 0;
+    uint64_t span = total;
+    if (!empty && !reach_fits(t, &first, &span))
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "tensor has shape %s and strides %s: it reaches beyond the address space",
                          cbdi_shape_text(t->shape, t->ndim, text), t->strides == NULL ? "none" : cbdi_shape_text(t->strides, t->ndim, strides));
     *bytes = empty ? 0 : total;
-    return on_device ? cbdi_cuda()->check(empty ? NULL : t->data, t->device_type, t->device_id, error) : CBD_STATUS_OK;
+    return on_device ? cbdi_cuda()->check((const void *)first, empty ? 0 : span, t->device_type, t->device_id, error) : CBD_STATUS_OK;
 }
 
 /* The OR of all bytes of a strided tensor of bools, dimensions `at` on. */

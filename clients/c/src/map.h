@@ -54,8 +54,10 @@ cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd
  * copies. Any thread ends it. */
 cbd_status cbdi_group_lend(struct map_group *group, cbd_error *error);
 void cbdi_group_unlend(struct map_group *group);
-/* Ends the session as cbd_unmap_attribute does; recorded: the group's event says when its rows are there. */
-cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, bool recorded, cbd_op **op, cbd_error *error);
+/* Ends the session as cbd_unmap_attribute does; of its one group, `count` leading rows or CBD_ALL are handed back, those that
+ * a mask selects. recorded: the group's event says when they are there. */
+cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, uint64_t count, const uint64_t *mask, bool recorded, cbd_op **op,
+                              cbd_error *error);
 /* Claims one more group of an own session; END when there is none left. */
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error);
 

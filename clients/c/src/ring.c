@@ -69,10 +69,7 @@ cbd_status cbdi_ring_init(cbd_stage *stage, const cbd_abi_channel_header *h, cbd
 void cbdi_ring_free(struct ring *ring)
 {
     for (uint32_t i = 0; ring->pending != NULL && i < ring->cq_entries; i++)
-        if (ring->pending[i] != NULL) {
-            free(ring->pending[i]->ends);
-            free(ring->pending[i]); /* abandoned ones only: others hold the stage */
-        }
+        free(ring->pending[i]); /* abandoned ones only: others hold the stage */
     free(ring->pending);
     while (ring->spare != NULL) {
         cbd_op *op = ring->spare;
@@ -375,11 +372,6 @@ static cbd_op *take_pending(struct ring *ring, uint64_t id)
 
 static void finish(struct ring *ring, cbd_op *op)
 {
-    if (op->ends != NULL) {
-        op->ends->flags = op->result.status == CBD_STATUS_OK ? 0 : CBD_FLAG_ABORT;
-        put_deferred(ring, op->ends);
-        op->ends = NULL;
-    }
     cbdi_rooms_give(&ring->arguments, op->argument_offset, op->argument_bytes);
     cbdi_rooms_give(&ring->results, op->result_offset, op->result_room);
     ring->outstanding--;
@@ -419,7 +411,6 @@ void cbdi_drain(cbd_stage *stage)
     if (ring->lost)
         return;
     uint64_t head = atomic_load(&ring->cq_head), tail = load64(&ring->control->cq_tail);
-    bool ended = false;
     if (tail == head)
         return;
     if (tail - head > ring->outstanding) {
@@ -435,14 +426,11 @@ void cbdi_drain(cbd_stage *stage)
                      (unsigned long long)entry.op_id, (unsigned long long)ring->next_id);
             return;
         }
-        ended = ended || op->ends != NULL;
         complete(stage, op, &entry);
         head++;
         atomic_store(&ring->cq_head, head); /* after done: a waiter that sees it sees its op */
         store64(&ring->control->cq_head, head);
     }
-    if (ended && cbdi_flush_deferred(stage))
-        cbdi_ring_doorbell(stage);
 }
 
 /* ---- the broker's restart (rule B1) --------------------------------------------- */

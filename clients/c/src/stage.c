@@ -105,15 +105,29 @@ cbd_status cbd_resolve(cbd_stage *stage, uint64_t id, const char **text, size_t 
     return status;
 }
 
-cbd_status cbd_attribute_at(cbd_stage *stage, uint32_t index, cbd_attribute_info *info, cbd_error *error)
+cbd_status cbdi_look_begin(cbd_stage *stage, void *info, size_t bytes, cbd_error *error)
 {
     if (info == NULL)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "info is NULL");
-    memset(info, 0, sizeof *info);
+    memset(info, 0, bytes);
     cbd_status status = cbdi_enter(stage, error);
+    if (status == CBD_STATUS_OK)
+        pthread_mutex_lock(&stage->cache_lock);
+    return status;
+}
+
+cbd_status cbdi_look_end(cbd_stage *stage, cbd_status status)
+{
+    pthread_mutex_unlock(&stage->cache_lock);
+    cbdi_leave(stage);
+    return status;
+}
+
+cbd_status cbd_attribute_at(cbd_stage *stage, uint32_t index, cbd_attribute_info *info, cbd_error *error)
+{
+    cbd_status status = cbdi_look_begin(stage, info, sizeof *info, error);
     if (status != CBD_STATUS_OK)
         return status;
-    pthread_mutex_lock(&stage->cache_lock);
     status = cbdi_columns_refresh(stage, error);
     if (status == CBD_STATUS_OK && index == CBD_FLOOR_COLUMN)
         status = cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT, "column 0 holds the floors; attributes start at 1");
@@ -138,9 +152,7 @@ cbd_status cbd_attribute_at(cbd_stage *stage, uint32_t index, cbd_attribute_info
         info->adopt_refused_count = load64(&entry->adopt_refused_count);
         info->copied_bytes = load64(&entry->copied_bytes);
     }
-    pthread_mutex_unlock(&stage->cache_lock);
-    cbdi_leave(stage);
-    return status;
+    return cbdi_look_end(stage, status);
 }
 
 cbd_status cbd_attribute_schema(cbd_stage *stage, const char *name, cbd_schema *schema, cbd_error *error)

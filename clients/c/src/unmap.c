@@ -74,17 +74,21 @@ static void refused(cbd_session *session, cbd_status status)
 /* COPY where memory that the unmap gives away is lent: the broker must not adopt it (M1). */
 static uint32_t copy_if_lent(const struct map_group *group) { return atomic_load(&group->lent) != 0 ? CBD_FLAG_COPY : 0; }
 
-/* Where the group's event was recorded, the arguments that say so; their size. */
-static size_t recorded_arguments(const struct map_group *group, bool recorded, cbd_abi_unmap_arguments *arguments)
+/* What an op says of the group that it hands back: `count` rows, those that a mask selects, and whether its event was
+ * recorded. The size; 0: all of it, and no event. The mask follows. */
+static size_t say(const struct map_group *group, uint64_t count, const uint64_t *mask, bool recorded, cbd_abi_unmap_arguments *arguments)
 {
-    if (!recorded || group->event == NULL)
-        return 0;
+    uint64_t words = mask != NULL ? count / 64 + (count % 64 != 0) : 0;
     memset(arguments, 0, sizeof *arguments);
-    arguments->selection.count = CBD_ALL;
-    arguments->selection.sort = CBD_SELECT_ROWS;
-    arguments->event_index = group->event_index;
-    arguments->event_used = 1;
-    return sizeof *arguments;
+    arguments->selection.count = count;
+    arguments->selection.sort = mask != NULL ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
+    arguments->selection.words_offset_bytes = mask != NULL ? sizeof *arguments : 0;
+    arguments->selection.word_count = (uint32_t)words;
+    if (recorded && group->event != NULL) {
+        arguments->event_index = group->event_index;
+        arguments->event_used = 1;
+    }
+    return count == CBD_ALL && mask == NULL && !arguments->event_used ? 0 : sizeof *arguments + words * sizeof *mask;
 }
 
 static cbd_status unmap_group(cbd_group *view, uint32_t flags, bool recorded, cbd_op **op, cbd_error *error)
@@ -107,7 +111,7 @@ static cbd_status unmap_group(cbd_group *view, uint32_t flags, bool recorded, cb
         return status;
     struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .flags = flags | copy_if_lent(group), .value = view->index};
     cbd_abi_unmap_arguments arguments;
-    size_t bytes = recorded_arguments(group, recorded, &arguments);
+    size_t bytes = say(group, CBD_ALL, NULL, recorded, &arguments);
     of_session(&s, session);
     status = cbdi_submit_begin(session->stage, &s, bytes, 0, error);
     if (status == CBD_STATUS_OK) {
@@ -149,59 +153,30 @@ cbd_status cbd_unmap_group_after(cbd_group *group, uint32_t flags, const cbd_cud
     return status == CBD_STATUS_OK ? unmap_group(group, flags, !is_nothing(sync), op, error) : status;
 }
 
-/* An event goes with a group: the session's one group is handed back, and the session ends as that ends. */
-static cbd_status unmap_recorded(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error)
-{
-    struct map_group *group = session->groups[0];
-    cbd_abi_unmap_arguments arguments;
-    size_t bytes = recorded_arguments(group, true, &arguments);
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP, .value = group->view.index,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0) | copy_if_lent(group)};
-    cbd_status status = cbdi_enter(session->stage, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    of_session(&s, session);
-    status = cbdi_submit_begin(session->stage, &s, bytes, 0, error);
-    if (status == CBD_STATUS_OK) {
-        memcpy(s.arguments, &arguments, bytes);
-        group->unmapped = true;
-        s.op->ends = session->last;
-        session->last = NULL;
-        s.op->ends->opcode = CBD_OP_UNMAP_ATTRIBUTE;
-        s.op->ends->handle = session->handle;
-        s.op->ends->life = session->life;
-        bool open = mark_over(session);
-        cbdi_submit_commit(session->stage, &s, op);
-        if (open)
-            writer_gone(session);
-    } else {
-        refused(session, status);
-    }
-    cbdi_leave(session->stage);
-    return status;
-}
-
 cbd_status cbd_unmap_attribute_after(cbd_session *session, uint32_t flags, const cbd_cuda_sync *sync, cbd_op **op, cbd_error *error)
 {
     if (op != NULL)
         *op = NULL;
     if (session == NULL || is_nothing(sync) || session->count == 0 || atomic_load(&session->over))
-        return cbdi_unmap_session(session, flags, false, op, error);
+        return cbdi_unmap_session(session, flags, CBD_ALL, NULL, false, op, error);
     if (session->split)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
                          "the session on \"%.200s\" has several groups: hand each back by cbd_unmap_group_after, then end the session",
                          session->name);
     cbd_status status = session->groups[0]->unmapped ? CBD_STATUS_OK : record(session->groups[0], sync, error);
-    return status == CBD_STATUS_OK ? cbdi_unmap_session(session, flags, true, op, error) : status;
+    return status == CBD_STATUS_OK ? cbdi_unmap_session(session, flags, CBD_ALL, NULL, true, op, error) : status;
 }
 
 cbd_status cbd_unmap_attribute(cbd_session *session, uint32_t flags, cbd_op **op, cbd_error *error)
 {
-    return cbdi_unmap_session(session, flags, false, op, error);
+    return cbdi_unmap_session(session, flags, CBD_ALL, NULL, false, op, error);
 }
 
-cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, bool recorded, cbd_op **op, cbd_error *error)
+cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, uint64_t count, const uint64_t *mask, bool recorded, cbd_op **op,
+                              cbd_error *error)
 {
+    cbd_abi_unmap_arguments arguments;
+    size_t bytes = 0;
     if (op != NULL)
         *op = NULL;
     if (session == NULL)
@@ -216,8 +191,6 @@ cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, bool recorde
     if ((flags & CBD_FLAG_NEXT_ORDINAL) && !session->next_ordinal)
         return cbdi_fail(error, CBD_STATUS_INVALID_ARGUMENT,
                          "NEXT_ORDINAL at unmap, but \"%.200s\" was mapped at an ordinal of its own", session->name);
-    if (recorded && session->groups[0]->event != NULL && !session->groups[0]->unmapped)
-        return unmap_recorded(session, flags, op, error);
     cbd_status status = cbdi_enter(session->stage, error);
     if (status != CBD_STATUS_OK)
         return status;
@@ -226,9 +199,15 @@ cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, bool recorde
     for (size_t i = 0; i < session->count; i++)
         if (!session->groups[i]->unmapped)
             s.flags |= copy_if_lent(session->groups[i]);
+    if (session->count == 1 && !session->groups[0]->unmapped)
+        bytes = say(session->groups[0], count, mask, recorded, &arguments);
     of_session(&s, session);
-    status = cbdi_submit_begin(session->stage, &s, 0, 0, error);
+    status = cbdi_submit_begin(session->stage, &s, bytes, 0, error);
     if (status == CBD_STATUS_OK) {
+        if (bytes != 0)
+            memcpy(s.arguments, &arguments, sizeof arguments);
+        if (bytes > sizeof arguments)
+            memcpy(s.arguments + sizeof arguments, mask, bytes - sizeof arguments);
         for (size_t i = 0; i < session->count; i++)
             if (!session->groups[i]->unmapped && session->groups[i]->segment != NULL)
                 cbdi_group_protect(session, session->groups[i], PROT_READ);
@@ -242,50 +221,6 @@ cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, bool recorde
     }
     cbdi_leave(session->stage);
     return status;
-}
-
-cbd_status cbdi_unmap_selected(cbd_session *session, cbd_group *view, uint64_t count, const uint64_t *mask, uint32_t flags,
-                               bool recorded, cbd_op **out, cbd_error *error)
-{
-    struct map_group *group = (struct map_group *)view;
-    cbd_abi_unmap_arguments arguments;
-    uint64_t words = mask != NULL ? (count + 63) / 64 : 0;
-    cbd_op *op;
-    if (recorded_arguments(group, recorded, &arguments) == 0)
-        memset(&arguments, 0, sizeof arguments);
-    arguments.selection.count = count;
-    arguments.selection.sort = mask != NULL ? CBD_SELECT_MASK : CBD_SELECT_ROWS;
-    arguments.selection.words_offset_bytes = mask != NULL ? sizeof arguments : 0;
-    arguments.selection.word_count = (uint32_t)words;
-    struct submission s = {.opcode = CBD_OP_UNMAP_GROUP,
-                           .flags = flags | (session->next_ordinal ? CBD_FLAG_NEXT_ORDINAL : 0),
-                           .value = view->index};
-    of_session(&s, session);
-    cbd_status status = cbdi_submit_begin(session->stage, &s, sizeof arguments + words * sizeof *mask, 0, error);
-    if (status != CBD_STATUS_OK)
-        return status;
-    memcpy(s.arguments, &arguments, sizeof arguments);
-    if (words != 0)
-        memcpy(s.arguments + sizeof arguments, mask, words * sizeof *mask);
-    cbdi_group_protect(session, group, PROT_READ);
-    group->unmapped = true;
-    cbdi_submit_commit(session->stage, &s, &op);
-    /* Only a group that was taken lets the session end without an abort: else its end would commit all rows. */
-    bool interrupted = false;
-    while (cbd_op_wait(op, WAIT_TURN_NS, NULL, NULL) == CBD_STATUS_TIMEOUT && !atomic_load(&op->done) && !interrupted)
-        interrupted = cbdi_interrupted();
-    if (interrupted) {
-        cbd_op_release(op);
-        return cbdi_fail(error, CBD_STATUS_TIMEOUT, "the wait for \"%.200s\" was interrupted; its rows may be written all the same",
-                         session->name);
-    }
-    if (atomic_load(&op->done) && op->result.status == CBD_STATUS_OK)
-        end_session(session, 0);
-    if (out != NULL)
-        *out = op;
-    else
-        cbd_op_release(op);
-    return CBD_STATUS_OK;
 }
 
 cbd_status cbd_abort(cbd_session *session, cbd_error *error)

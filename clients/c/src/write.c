@@ -172,6 +172,8 @@ static cbd_status try_write(void *context, const cbd_schema *existing, cbd_error
 cbd_status cbdi_check_write(cbd_stage *stage, struct write *w, cbd_error *error)
 {
     const cbd_write_options *o = &w->options;
+    if (w->tensor != NULL && cbdi_on_device(w->tensor))
+        cbdi_device_hold(stage, w->tensor->device_id);
     cbd_status status = cbdi_tensors_check(w, error);
     w->device_type = o->device_type;
     w->device_id = o->device_id;
@@ -325,8 +327,7 @@ static cbd_status write_mapped(cbd_stage *stage, const struct write *w, cbd_op *
             copy_rows(w, group->data);
     }
     if (status == CBD_STATUS_OK)
-        status = w->whole && o->mask == NULL ? cbdi_unmap_session(session, flags, recorded, op, error)
-                                             : cbdi_unmap_selected(session, group, w->count, o->mask, flags, recorded, op, error);
+        status = cbdi_unmap_session(session, flags, w->whole && o->mask == NULL ? CBD_ALL : w->count, o->mask, recorded, op, error);
     cbd_session_release(session); /* aborts where something failed */
     return status;
 }

@@ -7,9 +7,9 @@
 #include "standin_dlpack.h"
 
 #include "callboard_dlpack.h"
+#include "failing.h"
 #include "fake_broker.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,29 +97,6 @@ static void balance(const struct books *before, const char *after)
     SAME(descriptors);
     SAME(mappings);
     SAME(heap_bytes);
-}
-
-/* ---- allocations that fail ----------------------------------------------------------------- */
-
-static _Thread_local long fails_at; /* this thread's allocation number so many fails; 0: none does */
-
-static bool fails(void) { return fails_at > 0 && --fails_at == 0; }
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t n, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-int __real_posix_memalign(void **at, size_t alignment, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-int __wrap_posix_memalign(void **at, size_t alignment, size_t bytes);
-
-void *__wrap_malloc(size_t bytes) { return fails() ? NULL : __real_malloc(bytes); }
-void *__wrap_calloc(size_t n, size_t bytes) { return fails() ? NULL : __real_calloc(n, bytes); }
-void *__wrap_realloc(void *old, size_t bytes) { return fails() ? NULL : __real_realloc(old, bytes); }
-int __wrap_posix_memalign(void **at, size_t alignment, size_t bytes)
-{
-    return fails() ? ENOMEM : __real_posix_memalign(at, alignment, bytes);
 }
 
 /* ---- the ways out, and in ------------------------------------------------------------------- */

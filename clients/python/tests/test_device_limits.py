@@ -57,7 +57,11 @@ def test_devices_that_are_none(w: SimpleNamespace) -> None:
         with pytest.raises(error, match=text):
             w.stage.publish(w.name, producer)
     assert producer.asked == []
-    producer.device, producer.pointer = (2, 0), 64
+    producer.device = (2, 0)
+    producer.array = np.broadcast_to(np.float32(0), (1 << 20,))  # which the emulated allocation of 2 MiB has not
+    with pytest.raises(cb.InvalidArgument, match=r"4194304 bytes at 0x\w+ on GPU 0, but at most \d+ of them lie"):
+        w.stage.publish(w.name, producer)
+    producer.pointer = 64
     with pytest.raises(cb.InvalidArgument, match="driver knows nothing"):
         w.stage.publish(w.name, producer)
     assert producer.lent == 0

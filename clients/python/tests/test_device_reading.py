@@ -15,9 +15,9 @@ from typing import Any
 import callboard as cb
 import numpy as np
 import pytest
-from alone import alone, counts, filled, held, host, left, only
+from alone import SLOW, alone, counts, filled, held, host, left, only
 from conftest import BINARY, pinned, seal
-from cuda import Consumer, Driver, Producer
+from cuda import Consumer, Driver, Handle, Pointer, Producer, Size
 
 # ---- reading ---------------------------------------------------------------------------------
 
@@ -127,6 +127,38 @@ def test_the_array_interface_of_views(w: SimpleNamespace) -> None:
     with w.stage.map(w.name) as session:
         assert session.view.__cuda_array_interface__["data"] == (session.view.pointer, False)
         session.abort()
+
+
+@alone(**SLOW)
+def test_a_group_is_released_behind_a_stream(w: SimpleNamespace) -> None:
+    """Rule V8: what a stream reads keeps its bytes until it has read them."""
+    w.driver = driver = Driver()
+    w.stage.declare(w.name, dtype="u1", row_shape=3, device="cuda:0", retain=1).wait()
+    stream = driver.stream()
+    for ordinal in range(1, 8):
+        producer = Producer(driver, np.full((2, 3), ordinal, "u1"))
+        w.stage.write_attribute(w.query, w.name, producer, ordinal=ordinal).wait()
+        seal(w.stage, ordinal, w.name)
+        if ordinal == 1:
+            (group,) = w.stage.read_attributes(w.query, w.name)
+            (on_host,) = w.stage.read_attributes(w.query, w.name, device="cpu")
+            to = driver.allocate(6)
+            view = group.dlpack(0)
+            driver("cuMemcpyDtoDAsync_v2", Pointer(to), Pointer(view.pointer), Size(6), Handle(stream))
+            del view
+            for wrong, error in ((0, cb.InvalidArgument), (0x1234560, cb.InvalidArgument), ("x", TypeError)):
+                with pytest.raises(error):
+                    group.release(stream=wrong)
+            with pytest.raises(cb.InvalidArgument, match="lies on the host"):
+                on_host.release(stream=stream)
+            on_host.release()
+            assert group.device == "cuda:0"
+            group.release(stream=stream)
+            with pytest.raises(cb.InvalidHandle):
+                group.release(stream=stream)
+            assert pinned(w.stage) == 0
+    assert driver.get(to, "u1", (2, 3)).tolist() == [[1] * 3] * 2
+    driver.free(to)
 
 
 @alone

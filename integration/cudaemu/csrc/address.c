@@ -28,10 +28,10 @@ void emu_range_remove(struct range *range)
         pthread_cond_wait(&emu_changed, &emu_lock);
 }
 
-struct range *emu_range_at(uint64_t base)
+struct range *emu_range_at(uint64_t base, enum range_kind kind)
 {
     struct range *range = emu_ranges;
-    while (range && range->base != base)
+    while (range && (range->base != base || range->kind != kind))
         range = range->next;
     return range;
 }

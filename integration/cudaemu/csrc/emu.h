@@ -72,7 +72,7 @@ extern struct range *emu_ranges; /* of all contexts */
 
 void emu_range_add(struct range *range);
 void emu_range_remove(struct range *range); /* waits for pins; the caller frees it */
-struct range *emu_range_at(uint64_t base);  /* that begins there */
+struct range *emu_range_at(uint64_t base, enum range_kind kind); /* that begins there */
 struct range *emu_range_of(uint64_t address, uint64_t bytes);       /* that holds all of it */
 struct range *emu_range_touching(uint64_t address, uint64_t bytes); /* that shares a byte with it */
 uint64_t emu_reserve(uint64_t size, uint64_t not_here); /* addresses whose dereference crashes; 0: none to be had */

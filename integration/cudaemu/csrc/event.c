@@ -143,19 +143,21 @@ void emu_event_done(struct event *event, uint64_t record)
     syscall(SYS_futex, &event->state->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Waits without the lock, until the record is reached, the stream's or the context's work is dropped, or an import is stale:
+/* Waits, with the lock, which it lets go meanwhile, until the record is reached, the stream's or the context's work is dropped, or an import is stale:
  * the exporter destroyed it, and what this wait is then worth is not defined. stream may be NULL. */
 void emu_event_await(struct event *event, uint64_t record, const struct stream *stream, const struct context *context)
 {
     struct state *state = event->state;
+    pthread_mutex_unlock(&emu_lock);
     for (;;) {
         uint32_t wake = __atomic_load_n(&state->wake, __ATOMIC_ACQUIRE);
         if (reached(state, record) || (stream && __atomic_load_n(&stream->cancelled, __ATOMIC_ACQUIRE)) ||
             __atomic_load_n(&context->lost, __ATOMIC_ACQUIRE) != CU_OK || (event->imported && stale(event)))
-            return;
+            break;
         struct timespec soon = {0, 10 * 1000 * 1000}; /* to look at what nobody wakes for */
         syscall(SYS_futex, &state->wake, FUTEX_WAIT, wake, &soon, NULL, 0);
     }
+    pthread_mutex_lock(&emu_lock);
 }
 
 /* ---- the objects ------------------------------------------------------------------------------------------------------- */
@@ -329,9 +331,7 @@ CUresult cuEventSynchronize(CUevent handle)
     context = event->context;
     uint64_t record = latest(event);
     event->refs++;
-    pthread_mutex_unlock(&emu_lock);
     emu_event_await(event, record, NULL, context);
-    pthread_mutex_lock(&emu_lock);
     emu_event_unref(event);
     return emu_leave(context->lost);
 }

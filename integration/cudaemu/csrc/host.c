@@ -53,8 +53,8 @@ CUresult cuMemHostUnregister(void *pointer)
     CUresult result = emu_enter(__func__, &context);
     if (result != CU_OK)
         return result;
-    struct range *range = emu_range_at((uint64_t)(uintptr_t)pointer);
-    if (range == NULL || range->kind != RANGE_HOST)
+    struct range *range = emu_range_at((uint64_t)(uintptr_t)pointer, RANGE_HOST);
+    if (range == NULL)
         return emu_leave(CU_HOST_NOT_REGISTERED); /* [hdr] also for an address inside */
     emu_range_remove(range);
     free(range);

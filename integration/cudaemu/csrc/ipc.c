@@ -154,8 +154,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     CUresult result = emu_enter(__func__, &context);
     if (result != CU_OK)
         return result;
-    struct range *range = emu_range_at(address);
-    if (range == NULL || range->kind != RANGE_IMPORT)
+    struct range *range = emu_range_at(address, RANGE_IMPORT);
+    if (range == NULL)
         return emu_leave(CU_INVALID_VALUE);
     if (--range->opens == 0)
         emu_import_release(range);

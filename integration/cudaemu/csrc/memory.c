@@ -119,15 +119,15 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     CUresult result = emu_enter(__func__, &context);
     if (result != CU_OK)
         return result;
-    struct range *range = emu_range_at(address);
-    if (range == NULL || range->kind != RANGE_OWN)
+    struct range *range = emu_range_at(address, RANGE_OWN);
+    if (range == NULL)
         return emu_leave(CU_INVALID_VALUE);
     context = range->context;
     emu_context_drain(context);
     if (context->lost != CU_OK)
         return emu_leave(context->lost);
-    range = emu_range_at(address); /* another thread may have freed it */
-    if (range == NULL || range->kind != RANGE_OWN)
+    range = emu_range_at(address, RANGE_OWN); /* another thread may have freed it */
+    if (range == NULL)
         return emu_leave(CU_INVALID_VALUE);
     release(range);
     return emu_leave(CU_OK);

@@ -55,9 +55,7 @@ static void run(struct stream *stream, struct op *op)
         emu_event_done(op->event, op->record);
         break;
     case OP_WAIT:
-        pthread_mutex_unlock(&emu_lock);
         emu_event_await(op->event, op->record, stream, stream->context);
-        pthread_mutex_lock(&emu_lock);
         break;
     case OP_HOST:
         pthread_mutex_unlock(&emu_lock);
@@ -314,8 +312,7 @@ void emu_context_drain(struct context *context)
         all[at++] = (struct dependency){stream, stream->issued};
     }
     for (at = 0; at < count; at++) {
-        while (all[at].stream->completed < all[at].issued)
-            pthread_cond_wait(&emu_changed, &emu_lock);
+        (void)emu_stream_wait(all[at].stream, all[at].issued);
         unref(all[at].stream);
     }
     free(all);

@@ -181,12 +181,44 @@ static PyObject *group_texts(PyObject *self, PyObject *Py_UNUSED(unused))
     return list;
 }
 
-static PyObject *group_release(PyObject *self, PyObject *Py_UNUSED(args))
+static PyObject *group_end(PyObject *self, PyObject *Py_UNUSED(args))
 {
     ReadGroup *group = (ReadGroup *)self;
     cbd_release_group(group->group);
     group->group = NULL;
     Py_RETURN_NONE;
+}
+
+/* Behind what is queued in a stream. Nobody else has the group while this waits for it. */
+static PyObject *release_after(ReadGroup *group, PyObject *stream)
+{
+    cbd_cuda_sync sync;
+    cbd_error error;
+    cbd_status status;
+    PyObject *of = PyObject_CallFunctionObjArgs(native.cuda_sync, stream, NULL);
+    int result = of == NULL ? -1 : convert_sync(of, "stream", &sync);
+    Py_XDECREF(of);
+    if (result < 0 || group_open((PyObject *)group) == NULL)
+        return NULL;
+    const cbd_read_group *held = group->group;
+    group->group = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = cbd_cuda_release_group(held, sync.stream, &error);
+    Py_END_ALLOW_THREADS
+    if (status == CBD_STATUS_OK)
+        Py_RETURN_NONE;
+    group->group = held;
+    raise_error(status, &error);
+    return NULL;
+}
+
+static PyObject *group_release(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"stream", NULL};
+    PyObject *stream = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:release", names, &stream))
+        return NULL;
+    return stream == Py_None ? group_end(self, NULL) : release_after((ReadGroup *)self, stream);
 }
 
 static PyObject *group_begin(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -335,9 +367,13 @@ static PyMethodDef group_methods[] = {
     {"texts", group_texts, METH_NOARGS,
      "texts($self)\n--\n\nThe rows of an array attribute of uint8 as a list of str, one for each of prims. Raises "
      "UnicodeDecodeError for\nbytes that are no UTF-8, InvalidArgument for other attributes."},
-    {"release", group_release, METH_NOARGS, "release($self)\n--\n\nGives the group back. Arrays made from it stay valid."},
+    {"release", (PyCFunction)(void (*)(void))group_release, METH_VARARGS | METH_KEYWORDS,
+     "release($self, *, stream=None)\n--\n\nGives the group back. Arrays made from it stay valid.\nstream: of a group on a GPU, one "
+     "that CudaSync takes: waits until all that was queued there before has ended, and\ngives the group back then. Whatever reads it "
+     "there sees its rows until then, also where arrays made from it are dropped\nbefore. Raises InvalidArgument for a group on the host "
+     "and what is no stream; the group stays then."},
     {"__enter__", group_begin, METH_NOARGS, NULL},
-    {"__exit__", group_release, METH_VARARGS, NULL},
+    {"__exit__", group_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -432,7 +432,8 @@ static PyGetSetDef stage_getset[] = {
 static PyMethodDef stage_methods[] = {
     {"close", (PyCFunction)(void (*)(void))stage_close, METH_VARARGS | METH_KEYWORDS,
      "close($self, *, if_idle=False)\n--\n\nEnds the session: open map sessions are aborted, waits end with SessionEnded. Views "
-     "stay valid.\nif_idle: refuses with OperationFailed while anything of the stage is in use, and lists it: map sessions,\n"
+     "stay valid. It waits, for a second at most, for work on a GPU that was handed over; where that takes longer,\n"
+     "memory there stays open to this process until it ends.\nif_idle: refuses with OperationFailed while anything of the stage is in use, and lists it: map sessions,\n"
      "queries, ops, reads, snapshots, views. The stage then stays open, and close can be called again."},
     {"__enter__", stage_begin, METH_NOARGS, NULL},
     {"__exit__", stage_end, METH_VARARGS, NULL},
