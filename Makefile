@@ -59,12 +59,13 @@ demo: build $(VENV)/.client $(VENV)/.demo
 
 test: test-go test-race
 	@$(MAKE) --no-print-directory --output-sync=recurse -j$(JOBS) test-rest
+	@$(MAKE) --no-print-directory test-bench
 	@cat docs/conformance.md
 	@echo
 	@$(PY) clients/python/frameworks/matrix.py
 
 # What shares no file while it runs. The output of each comes when it is over.
-test-rest: test-valgrind test-arm64 test-python test-c test-matrix test-bench test-gorgonia
+test-rest: test-valgrind test-arm64 test-python test-c test-matrix test-gorgonia
 
 # Programs of the C client that several packages of Go's tests run, and would build, side by side.
 test-programs: build

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	metamorphicTime = flag.Duration("metamorphic", 30*time.Second, "how long histories are played")
+	metamorphicTime = flag.Duration("metamorphic", time.Minute, "how long histories are played")
 	metamorphicSeed = flag.Uint64("seed", 0, "the first history's seed; 0: by the clock")
 )
 
