@@ -52,8 +52,12 @@ func CopyRows(dst, src []byte, rowBytes int, dstRows, srcRows []uint32) error {
 		copyPiece(dst, src, rowBytes, n, dstRows, srcRows)
 		return nil
 	}
+	far := len(src) >= prefetchMin && srcRows != nil // rows come from all over a large region, too
 	for i := 0; i < n; {
 		end := ahead(unsafe.Pointer(unsafe.SliceData(dst)), uintptr(rowBytes), dstRows, i)
+		if far {
+			ahead(unsafe.Pointer(unsafe.SliceData(src)), uintptr(rowBytes), srcRows, i)
+		}
 		if srcRows == nil {
 			copyPiece(dst, src[i*rowBytes:], rowBytes, end-i, dstRows[i:end], nil)
 		} else {

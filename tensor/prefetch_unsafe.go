@@ -8,9 +8,9 @@ import "unsafe"
 // instructions of assembly, since Go has no word for it.
 
 const (
-	// prefetchRows is how many rows ahead lines are asked for: about as many as a core
-	// waits for at once.
-	prefetchRows = 32
+	// prefetchRows is how many rows ahead lines are asked for: more than a core waits for
+	// at once, so that it always does.
+	prefetchRows = 64
 	// prefetchMin is how large a region must be for that: a smaller one stays in the cache.
 	prefetchMin = 128 << 10
 	// prefetchWidth is how long a row may be: of a longer one the processor asks for the rest itself.

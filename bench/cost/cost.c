@@ -1,12 +1,12 @@
 /* What a commit costs beside the least that moving its bytes costs.
  *
- * A round changes some rows of a column that exists: map the rows, fill them from a payload, unmap, seal, wait for the
- * seal. Beside it the bytes are moved by a plain loop between memory of this program's own:
+ * A round changes some rows of a column that exists: map the rows, fill them from a payload, unmap them with the seal, wait
+ * for that. Beside it the bytes are moved by a plain loop between memory of this program's own:
  *
  *     runs     rows of 4 KiB, one run of neighbours at a random place; beside it memcpy of as many bytes, from and to
  *              places of large arrays where nobody was lately, so that both are cold
- *     random   rows of 12 bytes, all over the column, one of 16 sets in turn; beside it a loop that copies each to its row
- *              of an array
+ *     random   rows of 12 bytes, all over the column, one of 16 sets in turn (of 4, where these are a quarter of the rows
+ *              or more); beside it a loop that copies each to its row of one of 8 arrays in turn, so that it is cold, too
  *     same     the same, but one set of rows again and again, as a producer writes them that has its own
  *     append   as many new prims, written first and sealed; beside it 1
  *     delete   half of those, one operation and a seal each up to a thousand, then in operations of a thousandth
@@ -31,6 +31,8 @@
 #define PAUSE_NS 20000000 /* a tick */
 #define IN_A_ROW_MAX 32
 #define PLACES 16  /* different sets of rows, in turn */
+#define MANY_PLACES 4 /* of many rows */
+#define ARRAYS 8   /* that are scattered to in turn: more than caches hold */
 #define RUN_ROW 4096u
 #define SMALL_ROW 12u
 
@@ -111,8 +113,7 @@ static uint64_t commit(cbd_query *query, uint16_t lanes, const void *payload, ui
     check(cbd_fetch_map_next(session, &group, &error), "group");
     memcpy(group->data, payload, bytes);
     uint64_t handed = now_ns();
-    check(cbd_unmap_attribute(session, 0, &unmap, &error), "unmap");
-    seal();
+    check(cbd_unmap_attribute(session, CBD_FLAG_SEAL, &unmap, &error), "unmap");
     wait_and_release(unmap, "unmap");
     cbd_session_release(session);
     return handed;
@@ -133,6 +134,7 @@ static struct {
     cbd_query *some[PLACES];
     uint32_t *which[PLACES];
     char *from, *to;
+    uint64_t array;           /* bytes of each of ARRAYS at to */
     uint64_t places;           /* how far from and to reach; 0: all rounds use their beginning */
 } work;
 
@@ -145,9 +147,10 @@ static void move_run(unsigned i, uint64_t at)
 static void scatter(unsigned i, uint64_t at)
 {
     (void)at;
-    const uint32_t *to = work.which[i % work.sets];
+    const uint32_t *rows = work.which[i % work.sets];
+    char *to = work.to + (size_t)(i % ARRAYS) * work.array;
     for (uint32_t k = 0; k < work.changed; k++)
-        memcpy(work.to + (size_t)to[k] * SMALL_ROW, work.from + (size_t)k * SMALL_ROW, SMALL_ROW);
+        memcpy(to + (size_t)rows[k] * SMALL_ROW, work.from + (size_t)k * SMALL_ROW, SMALL_ROW);
 }
 
 static void measure(void (*beside)(unsigned i, uint64_t at), unsigned rounds, unsigned in_a_row)
@@ -202,7 +205,8 @@ static void random_rows(unsigned sets, uint32_t rows, uint32_t changed, unsigned
     work.changed = changed;
     work.bytes = (uint64_t)changed * SMALL_ROW;
     work.lanes = SMALL_ROW / 4;
-    work.to = memory((size_t)rows * SMALL_ROW);
+    work.array = (uint64_t)rows * SMALL_ROW;
+    work.to = memory(work.array * ARRAYS);
     work.from = memory(work.bytes);
     for (unsigned i = 0; i < sets; i++) {
         work.which[i] = malloc(changed * sizeof **work.which);
@@ -210,7 +214,7 @@ static void random_rows(unsigned sets, uint32_t rows, uint32_t changed, unsigned
             work.which[i][k] = (uint32_t)(next_random() % rows);
         work.some[i] = query_of(work.which[i], changed, "p");
     }
-    commit(all, SMALL_ROW / 4, work.to, (uint64_t)rows * SMALL_ROW);
+    commit(all, SMALL_ROW / 4, work.to, work.array);
     measure(scatter, rounds, in_a_row);
 }
 
@@ -267,7 +271,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[2], "runs") == 0)
         runs(size, changed, rounds, in_a_row);
     else if (strcmp(argv[2], "random") == 0)
-        random_rows(PLACES, (uint32_t)size, (uint32_t)changed, rounds, in_a_row);
+        random_rows(changed * 4 < size ? PLACES : MANY_PLACES, (uint32_t)size, (uint32_t)changed, rounds, in_a_row);
     else if (strcmp(argv[2], "same") == 0)
         random_rows(1, (uint32_t)size, (uint32_t)changed, rounds, in_a_row);
     else
