@@ -29,7 +29,7 @@
 
 #define WARM_UP 48 /* rounds until blocks are used again, and each set of rows has come twice */
 #define PAUSE_NS 20000000 /* a tick */
-#define IN_A_ROW_MAX 32
+#define IN_A_ROW_MAX 128
 #define PLACES 16  /* different sets of rows, in turn */
 #define MANY_PLACES 4 /* of many rows */
 #define ARRAYS 8   /* that are scattered to in turn: more than caches hold */
