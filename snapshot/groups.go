@@ -407,7 +407,7 @@ func (s *Store) Unclaimed(id uint64, name string, yield func(*Session, uint32)) 
 }
 
 // withdraw takes back what an aborted session's groups brought (rule M3), unless a seal
-// has taken it already, or is about to.
+// has taken it already. One that is about to may fail: the session is looked at again then.
 func (s *Store) withdraw(m *Session) {
 	a := s.byName[m.target.Name]
 	if a == nil {
@@ -415,6 +415,7 @@ func (s *Store) withdraw(m *Session) {
 	}
 	for _, z := range s.active {
 		if m.ordinal <= z.ordinal && z.coversName(m.target.Name) {
+			s.withheld = append(s.withheld, m)
 			return
 		}
 	}
@@ -426,5 +427,14 @@ func (s *Store) withdraw(m *Session) {
 				s.dropCapture(k)
 			}
 		}
+	}
+}
+
+// withdrawHeld withdraws what a seal on its way kept from it, now that the seal has ended.
+func (s *Store) withdrawHeld() {
+	held := s.withheld
+	s.withheld = nil
+	for _, m := range held {
+		s.withdraw(m)
 	}
 }

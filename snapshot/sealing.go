@@ -268,14 +268,20 @@ func (z *sealing) copy() {
 			}
 		}
 	}
+	for i := range z.folds { // first: a device may fail, which must leave the captures of all as they are, and on the host one may take others in
+		if f := &z.folds[i]; f.device != nil {
+			if z.failed = f.copyOnDevice(); z.failed != nil {
+				z.failed = named(z.nameOf(f), z.failed)
+				return
+			}
+			step()
+		}
+	}
 	for i := range z.folds {
 		if f := &z.folds[i]; f.device == nil {
 			f.copy()
-		} else if z.failed = f.copyOnDevice(); z.failed != nil {
-			z.failed = named(z.nameOf(f), z.failed)
-			return
+			step()
 		}
-		step()
 	}
 }
 
@@ -308,6 +314,7 @@ func (z *sealing) job() *Job {
 	abort := func(heard bool) {
 		end()
 		z.drop()
+		s.withdrawHeld()
 		s.deletes.unmeet()
 		s.giveUpBroken(heard)
 	}
@@ -322,6 +329,7 @@ func (z *sealing) job() *Job {
 			}
 			end()
 			out := z.commit()
+			s.withdrawHeld()
 			s.giveUpBroken(true)
 			return out, nil
 		},

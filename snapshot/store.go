@@ -92,9 +92,10 @@ type Store struct {
 	noting      bool
 	pinsUnknown bool // recovered, and not yet told of all channels: nothing is reclaimed
 
-	inserts byPrim[*capture] // unsealed INSERTs (rule O2)
-	deletes deletes
-	active  []*sealing // seals whose copies are on their way
+	inserts  byPrim[*capture] // unsealed INSERTs (rule O2)
+	deletes  deletes
+	active   []*sealing // seals whose copies are on their way
+	withheld []*Session // aborted sessions that a seal on its way has rows of
 
 	pins     []Pin // scratch
 	victims  []victim

@@ -197,3 +197,25 @@ func TestAProducerThatDiesWhileItsRowsAreWaitedFor(t *testing.T) {
 		f.checkBooks()
 	}
 }
+
+// O1: a seal that a device fails leaves captures of the host as they were, also one that takes later ones in.
+func TestADeviceThatFailsLeavesTheHostsRowsToTheirOrdinals(t *testing.T) {
+	f := newDeviceFixture(t, Config{Retain: 4})
+	d := f.fakes.devices[0]
+	p := f.paths(8)
+	_, err := f.write(queryOf(p...), "host", bytesSchema(4), 1, letters('a', 8, 4))
+	require.NoError(t, err)
+	require.NoError(t, f.write4("dev", 1, p, "abcdefgh", all))
+	f.seal(1, protocol.ScopeAll)
+	_, err = f.write(queryOf(p...), "host", bytesSchema(4), 2, letters('A', 8, 4))
+	require.NoError(t, err)
+	_, err = f.write(queryOf(p[2]), "host", bytesSchema(4), 3, letters('x', 1, 4))
+	require.NoError(t, err)
+	require.NoError(t, f.write4("dev", 3, p[2:3], "x", all))
+	d.fail = errDriver
+	_, err = f.run(func() (Outcome, *Job, error) { return f.store.Seal(3, protocol.ScopeAll, nil, 1) })
+	require.Error(t, err)
+	d.fail = nil
+	f.seal(2, protocol.ScopeAll)
+	require.Equal(t, "ABCDEFGH", f.valuesAt("host", p))
+}

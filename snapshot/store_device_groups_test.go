@@ -292,3 +292,29 @@ func TestGroupsFindNoRoomOnADevice(t *testing.T) {
 	f.checkBooks()
 	require.Zero(t, f.store.Usage().Devices[0].HeldBytes-f.store.Usage().Devices[0].SpareBytes-f.store.Usage().Devices[0].FreeBytes)
 }
+
+// M3: a session that is aborted while a seal that covers it is on its way, and that seal fails: nothing of it may be seen.
+func TestASessionAbortedDuringASealThatFails(t *testing.T) {
+	f := newSharesOn(t, newFakes(t, 1<<30), 4, Config{Retain: 2})
+	d := f.fakes.devices[0]
+	_, err := f.write(queryOf(f.prims...), "a", f.schema, 1, letters('a', 4, 8))
+	require.NoError(t, err)
+	require.NoError(t, f.write4("dev", 1, f.prims, "abcd", all))
+	f.seal(1, protocol.ScopeAll)
+	before := f.rows()
+	m := f.map3(2, 2, protocol.InitZero)
+	_, err = f.claim(anna, m, 0)
+	require.NoError(t, err)
+	f.fill(m, 0, 'X')
+	require.NoError(t, f.unmap(anna, m, 0, true))
+	require.NoError(t, f.write4("dev", 2, f.prims[1:2], "x", all))
+	failed := f.begin(func() (Outcome, *Job, error) { return f.store.Seal(2, protocol.ScopeAll, nil, 1) })
+	f.store.AbortSession(m)
+	d.fail = errDriver
+	f.settle()
+	require.Error(t, *failed)
+	d.fail = nil
+	require.Equal(t, before, f.rows())
+	f.seal(2, protocol.ScopeAll)
+	require.Equal(t, before, f.rows(), "an aborted session became visible")
+}
