@@ -9,7 +9,8 @@
  *              or more); beside it a loop that copies each to its row of one of 8 arrays in turn, so that it is cold, too
  *     same     the same, but one set of rows again and again, as a producer writes them that has its own
  *     append   as many new prims, written first and sealed; beside it 1
- *     delete   half of those, one operation and a seal each up to a thousand, then in operations of a thousandth
+ *     grow     as many new prims, each written first and sealed by itself
+ *     delete   half of those, each deleted and sealed by itself
  *
  * One line a round: nanoseconds of the whole round, of unmap to the end of the seal, and of what is beside it.
  *
@@ -19,7 +20,7 @@
  *
  * Usage: cost STAGE runs COLUMN_BYTES CHANGED_BYTES ROUNDS IN_A_ROW
  *        cost STAGE random|same ROWS CHANGED_ROWS ROUNDS IN_A_ROW
- *        cost STAGE append|delete PRIMS 0 ROUNDS 1
+ *        cost STAGE append|grow|delete PRIMS 0 ROUNDS 1
  */
 #include "../relay/rounds.h"
 
@@ -218,45 +219,50 @@ static void random_rows(unsigned sets, uint32_t rows, uint32_t changed, unsigned
     measure(scatter, rounds, in_a_row);
 }
 
-static void grow_or_shrink(int deletes, uint32_t prims, unsigned rounds)
+/* Rows of one float32 each, in one operation or each by itself; of the latter the time of the operations alone counts. */
+static void grow_or_shrink(const char *way, uint32_t prims, unsigned rounds)
 {
     float *values = memory(prims * sizeof *values + 1);
+    int growing = strcmp(way, "grow") == 0;
     for (unsigned round = 0; round < rounds; round++) {
         char prefix[16];
-        uint32_t step = prims < 1000 ? 1 : prims / 1000;
         snprintf(prefix, sizeof prefix, "r%u/", round);
-        cbd_query *all = query_of(NULL, prims, prefix), **parts = malloc((prims / step + 1) * sizeof *parts);
-        uint32_t *which = malloc(step * sizeof *which), n = 0;
-        for (uint32_t first = 0; deletes && first + step <= prims; first += 2 * step) {
-            for (uint32_t k = 0; k < step; k++)
-                which[k] = first + k;
-            parts[n++] = query_of(which, step, prefix);
+        uint64_t took = 0;
+        if (!growing) {
+            cbd_query *all = query_of(NULL, prims, prefix);
+            uint64_t started = now_ns();
+            commit(all, 1, values, prims * sizeof *values);
+            took = now_ns() - started;
+            cbd_query_release(all);
         }
-        uint64_t started = now_ns(), handed = commit(all, 1, values, prims * sizeof *values), ended = now_ns();
-        if (deletes) {
-            handed = started = now_ns();
-            for (uint32_t i = 0; i < n; i++) {
-                cbd_op *op;
-                const char *name = column;
-                check(cbd_delete_attributes(stage, parts[i], &name, 1, ++ordinal, &op, &error), "delete");
+        if (strcmp(way, "append") == 0) {
+            print(0, 0, took, 1);
+            continue;
+        }
+        took = 0;
+        for (uint32_t i = 0; i < prims; i += growing ? 1 : 2) {
+            cbd_query *one = query_of(&i, 1, prefix);
+            const char *name = column;
+            cbd_op *op;
+            uint64_t started = now_ns();
+            if (growing) {
+                commit(one, 1, values, sizeof *values);
+            } else {
+                check(cbd_delete_attributes(stage, one, &name, 1, ++ordinal, &op, &error), "delete");
                 wait_and_release(op, "delete");
                 seal();
             }
-            ended = now_ns();
+            took += now_ns() - started;
+            cbd_query_release(one);
         }
-        print(started, handed, ended, 1);
-        for (uint32_t i = 0; i < n; i++)
-            cbd_query_release(parts[i]);
-        cbd_query_release(all);
-        free(parts);
-        free(which);
+        print(0, 0, took, 1);
     }
 }
 
 int main(int argc, char **argv)
 {
     if (argc != 7) {
-        fprintf(stderr, "usage: cost STAGE runs|random|same|append|delete SIZE CHANGED ROUNDS IN_A_ROW\n");
+        fprintf(stderr, "usage: cost STAGE runs|random|same|append|grow|delete SIZE CHANGED ROUNDS IN_A_ROW\n");
         return 2;
     }
     cbd_connect_options options = {.client_name = "bench cost"};
@@ -275,7 +281,7 @@ int main(int argc, char **argv)
     else if (strcmp(argv[2], "same") == 0)
         random_rows(1, (uint32_t)size, (uint32_t)changed, rounds, in_a_row);
     else
-        grow_or_shrink(strcmp(argv[2], "delete") == 0, (uint32_t)size, rounds);
+        grow_or_shrink(argv[2], (uint32_t)size, rounds);
     cbd_stage_close(stage);
     return 0;
 }
