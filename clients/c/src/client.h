@@ -104,6 +104,7 @@ struct segment {
     uint32_t device_number, ordinal;
     uint64_t arena_generation, life; /* of the broker that made it; of the ring then */
     struct deferred *closed;         /* tells the broker that it was closed (C6) */
+    _Atomic uint32_t queued;         /* a group in it was handed over behind work: with its broker gone nobody can say that it ended */
 };
 
 /* No stage has so many; a greater id is a broken one, and must not make us allocate. */

@@ -476,7 +476,7 @@ void cbdi_device_end(cbd_stage *stage)
         if (segment == NULL || segment->import == NULL)
             continue;
         free(segment->closed); /* the hang-up, or the restart, says so (I2, B3) */
-        if (quiet)
+        if (quiet && (segment->life == atomic_load(&stage->ring.life) || !atomic_load(&segment->queued)))
             close_arena(stage, segment);
         else
             free(segment);

@@ -202,6 +202,8 @@ void cbdi_segments_trim(cbd_stage *stage)
         bool before = segment->import != NULL && segment->life != atomic_load(&stage->ring.life); /* void, whatever is said of it (B3) */
         if (!before && (load32(&entry->state) != CBD_SEGMENT_RETIRED || load64(&entry->segment) != i + 1))
             continue;
+        if (before && atomic_load(&segment->queued))
+            continue; /* what was queued may fill it still: it stays open until this process ends */
         if (atomic_load(&segment->users) != 0) {
             all = false; /* look again at the next call */
             continue;

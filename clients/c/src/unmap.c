@@ -132,6 +132,13 @@ cbd_status cbd_unmap_group(cbd_group *group, uint32_t flags, cbd_op **op, cbd_er
 
 static bool is_nothing(const cbd_cuda_sync *sync) { return sync == NULL || (sync->stream == 0 && sync->wait_event == 0); }
 
+/* The caller hands over without having waited: where the broker goes, or has gone, the arena must stay open. */
+static void note_queued(const struct map_group *group, const cbd_cuda_sync *sync)
+{
+    if (group->event != NULL && !group->unmapped && !is_nothing(sync))
+        atomic_store(&group->segment->queued, 1);
+}
+
 /* Records the group's event behind what the caller waits for; where the session is of an earlier broker, the unmap says so. */
 static cbd_status record(const struct map_group *group, const cbd_cuda_sync *sync, cbd_error *error)
 {
@@ -149,6 +156,8 @@ cbd_status cbd_unmap_group_after(cbd_group *group, uint32_t flags, const cbd_cud
 {
     if (op != NULL)
         *op = NULL;
+    if (group != NULL)
+        note_queued((struct map_group *)group, sync);
     cbd_status status = group == NULL || is_nothing(sync) ? CBD_STATUS_OK : record((struct map_group *)group, sync, error);
     return status == CBD_STATUS_OK ? unmap_group(group, flags, !is_nothing(sync), op, error) : status;
 }
@@ -157,6 +166,8 @@ cbd_status cbd_unmap_attribute_after(cbd_session *session, uint32_t flags, const
 {
     if (op != NULL)
         *op = NULL;
+    for (size_t i = 0; session != NULL && i < session->count; i++)
+        note_queued(session->groups[i], sync);
     if (session == NULL || is_nothing(sync) || session->count == 0 || atomic_load(&session->over))
         return cbdi_unmap_session(session, flags, CBD_ALL, NULL, false, op, error);
     if (session->split)

@@ -89,6 +89,8 @@ cbd_status cbdi_write_on_device(const struct write *w, cbd_group *group, bool *r
                      : cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to list the pieces of a tensor");
     if (status == CBD_STATUS_OK)
         status = cbdi_cuda()->copy(w->tensor->device_id, group->data, r.runs, r.count, &w->options.sync, to->event, recorded, error);
+    if (*recorded)
+        atomic_store(&to->segment->queued, 1);
     free(r.runs);
     return status;
 }
