@@ -113,22 +113,24 @@ func (b *Broker) claimGroup(c *client, e *protocol.SubmissionEntry) (out outcome
 	if err != nil {
 		return out, nil, err
 	}
+	m, index, err := b.store.Claimable(e.Handle, e.Value)
+	if err != nil { // before it is said that no event is free
+		return out, nil, err
+	}
 	var event *lease
-	if on := b.store.Staging(e.Handle); on != nil {
+	if on := m.Device(); on != nil {
 		if err := b.lostOn(on); err != nil {
 			return out, nil, err
 		}
-		if event = b.leaseEvent(c, on, e.Handle, e.Value); event == nil {
+		if event = b.leaseEvent(c, on, m.ID, uint64(index)); event == nil {
 			return out, nil, b.noEvent(on)
 		}
 	}
-	m, index, job, err := b.store.Claim(c, e.Handle, e.Value)
-	if err != nil {
+	if m, index, job, err = b.store.Claim(c, m.ID, uint64(index)); err != nil {
 		b.endLease(event, whole)
 		return out, nil, err
 	}
 	if event != nil {
-		event.group = uint64(index)
 		b.endUnfilled(event, job)
 	}
 	name := m.Name()

@@ -184,12 +184,11 @@ func (s *Store) Failed(m *Session) error {
 // Settled tells whether nothing more will come of the session's groups.
 func (s *Store) Settled(m *Session) bool { return m.ended || m.left == 0 || s.Failed(m) != nil }
 
-// Claim gives who the right to fill a group of session id: group index, or with
-// AnyGroup the first that nobody has (rule M2). END: there is none. The group's block is
-// ready when the Job has ended.
-func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error) {
-	refuse := func(status protocol.Status, format string, v ...any) (*Session, uint32, *Job, error) {
-		return nil, 0, nil, protocol.Errorf(status, format, v...)
+// Claimable finds group index of session id, or with AnyGroup the first that nobody has (rule
+// M2). END: there is none.
+func (s *Store) Claimable(id, index uint64) (*Session, uint32, error) {
+	refuse := func(status protocol.Status, format string, v ...any) (*Session, uint32, error) {
+		return nil, 0, protocol.Errorf(status, format, v...)
 	}
 	m := s.sessions[id]
 	if m == nil {
@@ -215,24 +214,26 @@ func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error)
 	if (g.state() != protocol.GroupUnclaimed || g.filing) && !fault.On(fault.ClaimedTwice) {
 		return refuse(protocol.StatusInvalidHandle, "group %d of session %d was claimed before, as attempt %d", index, id, g.attempt)
 	}
+	return m, uint32(index), nil
+}
+
+// Claim gives who the right to fill what Claimable finds. The group's block is ready when
+// the Job has ended.
+func (s *Store) Claim(who any, id, index uint64) (*Session, uint32, *Job, error) {
+	m, found, err := s.Claimable(id, index)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	g := &m.groups[found]
 	if g.block == nil {
 		if err := s.leaseGroup(m, g); err != nil {
 			return nil, 0, nil, err
 		}
 	}
-	job := s.fillGroup(m, int(index))
+	job := s.fillGroup(m, int(found))
 	g.claimant = who
 	g.gone.Store(true)
-	return m, uint32(index), job, nil
-}
-
-// Staging is where the groups of a session of several are filled; nil: in the host's
-// memory, or it is none.
-func (s *Store) Staging(id uint64) *Device {
-	if m := s.sessions[id]; m != nil && m.arena != nil {
-		return m.staging
-	}
-	return nil
+	return m, found, job, nil
 }
 
 // FindGroup gives the session of a group that who has claimed. Where the session was

@@ -31,7 +31,6 @@ func TestGroupsOnADeviceAreClaimed(t *testing.T) {
 					m := f.map3(uint64(ordinal+1), 3, init)
 					require.Equal(t, 3, m.Groups())
 					require.Same(t, &f.fakes.devices[0].Device, m.Device())
-					require.Same(t, m.Device(), f.store.Staging(m.ID))
 					arenas := map[uint64]bool{}
 					for i, who := range []any{owner, anna, bert} {
 						_, err := f.claim(who, m, uint64(i))

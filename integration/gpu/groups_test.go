@@ -287,3 +287,12 @@ func TestADeviceIsLostUnderWorkers(t *testing.T) {
 	owner.do(order{Do: "map", Name: "h", Prims: prims(12), Bytes: rowBytes, Groups: 3, Ordinal: 2})
 	require.Empty(t, worker.do(order{Do: "read", Name: "x", Prims: prims(12)}).Rows)
 }
+
+// Rule M2: that no group is left is the end of a session, also when its groups have all the events that there are; one that somebody has is
+// no group to be claimed, and not one that must wait.
+func TestTheEndOfASessionNeedsNoEvent(t *testing.T) {
+	m := startWith(t, nil, nil, "--gpu", "required", "--gpu-events", "4")
+	owner := m.client("owner")
+	owner.do(order{Do: "map", Name: "x", Prims: prims(12), Bytes: rowBytes, Groups: 3, Device: "cuda:0", Ordinal: 1})
+	require.Empty(t, owner.try(order{Do: "take", As: "x", Value: 7}).Error)
+}
