@@ -85,7 +85,7 @@ func newHistory(t testing.TB, seed uint64, config Config, delayed bool) *history
 	h := &history{fixture: newFixtureOf(t, config, 1<<30, newFakes(t, 1<<30, 1<<30)), random: rand.New(rand.NewPCG(seed, 1)), lazy: rand.New(rand.NewPCG(seed, 2)), handoff: config.Handoff}
 	h.delayed, h.prompt = delayed, config.CopyInlineBytes == 1<<30
 	h.naive = naive{floors: map[string]uint64{}, epochs: map[uint64]*naiveEpoch{}}
-	h.prims = h.paths(14)
+	h.prims = h.paths(50)
 	h.attachReader()
 	for range 8 {
 		h.queries = append(h.queries, h.newQuery())
@@ -100,7 +100,7 @@ func (h *history) newQuery() *Query {
 	switch first := h.random.IntN(len(h.prims)); h.random.IntN(4) {
 	case 0: // with duplicates (behaviour 91)
 		q := NewQuery()
-		for range 1 + h.random.IntN(6) {
+		for range 1 + h.random.IntN(60) {
 			q.Add(h.prims[h.random.IntN(len(h.prims))])
 		}
 		return q
@@ -171,7 +171,7 @@ func (h *history) selection(size int, session bool) (sel tensor.Selection, paylo
 		payload = int(sel.Count)
 	case 1, 2:
 		sel.Count = uint64(1 + h.random.IntN(size))
-		sel.Mask = []uint64{h.random.Uint64()}
+		sel.Mask = []uint64{h.random.Uint64(), h.random.Uint64(), h.random.Uint64()}
 		payload = int(sel.Count)
 	case 3, 4:
 		sel.Count = uint64(1 + h.random.IntN(size))
@@ -757,7 +757,7 @@ func TestRandomHistoriesAgreeWithANaiveStore(t *testing.T) {
 	if raceEnabled {
 		steps = 50
 	}
-	seeds(t, 5*time.Second, func(t *testing.T, seed uint64) {
+	seeds(t, 10*time.Second, func(t *testing.T, seed uint64) {
 		seen := map[string]map[uint64]*naiveEpoch{}
 		for _, name := range slices.Sorted(maps.Keys(historyConfigs)) {
 			c := historyConfigs[name]

@@ -1,6 +1,10 @@
 package snapshot
 
-import "fmt"
+import (
+	"fmt"
+
+	"callboard/protocol"
+)
 
 // MemoryUse says what the segments' bytes are used for, of the host or of a device. What
 // is none of it is staging of clients.
@@ -14,7 +18,7 @@ type MemoryUse struct {
 	MirrorBytes    uint64 // copies of versions that lie elsewhere
 	RecycledBytes  uint64 // storage of reclaimed versions, for the next ones; given up before memory is refused
 	WaitingBytes   uint64 // captures that wait for their seal
-	DirectoryBytes uint64 // attributes, strings, layouts, floors
+	DirectoryBytes uint64 // attributes, strings, layouts, floors, and how each segment begins
 }
 
 // StoreUse is the use of all memory.
@@ -72,6 +76,11 @@ func (s *Store) Usage() StoreUse {
 		}
 	}
 	u.DirectoryBytes = s.meta.pool.Stats().Leased
+	for _, seg := range s.memory.segments {
+		if seg.Bytes != nil { // on the host
+			u.DirectoryBytes += protocol.SegmentHeaderBytes
+		}
+	}
 	return u
 }
 

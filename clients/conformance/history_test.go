@@ -51,7 +51,7 @@ func subjectOf(name string) subject {
 }
 
 // historyPrims is how many prims a history is about.
-const historyPrims = 12
+const historyPrims = 24
 
 // author makes a history up.
 type author struct {
@@ -63,6 +63,17 @@ type author struct {
 	snapshots []string
 	handles   int
 	moves     history
+	lists     [][]int // of prims, which come again and again
+}
+
+// once leaves out what came before.
+func once(prims []int) (out []int) {
+	for _, prim := range prims {
+		if !slices.Contains(out, prim) {
+			out = append(out, prim)
+		}
+	}
+	return out
 }
 
 // makeUp makes a history of some moves.
@@ -101,6 +112,19 @@ func (a *author) someNames() []string {
 }
 
 func (a *author) somePrims() []int {
+	if a.lists == nil { // half of them name prims twice
+		for i := range 6 {
+			list := a.random.Perm(historyPrims)[:1+a.random.IntN(historyPrims)]
+			if i < 3 {
+				list = append(list, list[:a.random.IntN(len(list))]...)
+				a.random.Shuffle(len(list), func(i, k int) { list[i], list[k] = list[k], list[i] })
+			}
+			a.lists = append(a.lists, list)
+		}
+	}
+	if a.random.IntN(4) != 0 { // a query that comes again has its rows in another order than its prims
+		return a.lists[a.random.IntN(len(a.lists))]
+	}
 	if a.random.IntN(3) == 0 { // all, in order: what may be adopted
 		all := make([]int, historyPrims)
 		for i := range all {
@@ -148,7 +172,9 @@ func (a *author) next() {
 	switch n := a.random.IntN(100); {
 	case n < 28:
 		m.verb = "write"
-		m.insert = a.random.IntN(8) == 0
+		if m.insert = a.random.IntN(8) == 0; m.insert {
+			m.prims = once(m.prims)
+		}
 		a.selects(&m)
 		rows := len(m.prims)
 		if m.gather != nil {
@@ -173,7 +199,7 @@ func (a *author) next() {
 		for _, name := range m.names {
 			m.ordinal = max(m.ordinal, a.above(name))
 		}
-		m.prims = a.random.Perm(historyPrims)[:1+a.random.IntN(4)]
+		m.prims = a.random.Perm(historyPrims)[:1+a.random.IntN(1+a.random.IntN(historyPrims))]
 	case n < 74:
 		m = move{role: role, verb: "seal", scope: []string{"include", "include", "exclude", "all"}[a.random.IntN(4)], names: a.someNames()}
 		covered := m.names

@@ -288,6 +288,10 @@ func (o *oracle) snapshotRead(m move) expected {
 				}
 			}
 			slices.Sort(e.gone[name])
+			e.gone[name] = slices.Compact(e.gone[name])
+			if len(e.gone[name]) == 0 {
+				delete(e.gone, name)
+			}
 		}
 		e.show(name, rows, m.prims)
 	}

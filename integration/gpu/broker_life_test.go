@@ -87,7 +87,8 @@ func TestBrokerThatIsKilledLosesItsDevicesAlone(t *testing.T) {
 			} else {
 				m.Restart("--takeover")
 			}
-			require.Contains(t, m.Output(), "device memory went with the broker that was before: 1 attributes there begin without rows, and their write floors stay: pose")
+			told := "device memory went with the broker that was before: 1 attributes there begin without rows, and their write floors stay: pose"
+			eventually(t, func() bool { return strings.Contains(m.Output(), told) }, told)
 			eventually(t, func() bool { return r.try(order{Do: "read", Name: "host", Prims: []int{1, 2}}).Error == "" }, "the reader is back")
 			require.Equal(t, []int{7, 8}, r.do(order{Do: "read", Name: "host", Prims: []int{1, 2}}).Rows)
 			require.Empty(t, r.do(order{Do: "read", Name: "pose", Prims: []int{1, 2}}).Rows)

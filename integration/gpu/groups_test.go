@@ -295,4 +295,5 @@ func TestTheEndOfASessionNeedsNoEvent(t *testing.T) {
 	owner := m.client("owner")
 	owner.do(order{Do: "map", Name: "x", Prims: prims(12), Bytes: rowBytes, Groups: 3, Device: "cuda:0", Ordinal: 1})
 	require.Empty(t, owner.try(order{Do: "take", As: "x", Value: 7}).Error)
+	owner.do(order{Do: "commit", As: "x"})
 }

@@ -43,6 +43,17 @@ static cbd_status claim(cbd_stage *stage, uint64_t session, uint64_t index, uint
     return status;
 }
 
+/* By an op that cannot get lost. */
+static void give_up(const cbd_session *session, uint64_t index, struct deferred *what)
+{
+    what->opcode = CBD_OP_UNMAP_GROUP;
+    what->flags = CBD_FLAG_ABORT;
+    what->handle = session->handle;
+    what->life = session->life;
+    what->value = index;
+    cbdi_defer(session->stage, what);
+}
+
 cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error)
 {
     cbd_stage *stage = session->stage;
@@ -51,12 +62,24 @@ cbd_status cbdi_claim_next(cbd_session *session, cbd_error *error)
     if (status != CBD_STATUS_OK)
         return status;
     uint64_t life = session->life;
-    status = claim(stage, session->handle, CBD_ANY_GROUP, &life, &c, error);
+    size_t count = session->count;
+    struct deferred *back = calloc(1, sizeof *back); /* before the claim, which must not fail to be given up */
+    if (back == NULL)
+        status = cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a claim");
+    if (status == CBD_STATUS_OK)
+        status = claim(stage, session->handle, CBD_ANY_GROUP, &life, &c, error);
     if (status == CBD_STATUS_OK) {
         pthread_mutex_lock(&stage->cache_lock);
         status = cbdi_take_group(session, &c.results.group, error);
         pthread_mutex_unlock(&stage->cache_lock);
+        if (status != CBD_STATUS_OK) { /* else the unmap of the session would commit it, unfilled */
+            if (session->count != count)
+                cbdi_group_drop(session->groups[--session->count]);
+            give_up(session, c.results.group.group_index, back);
+            back = NULL;
+        }
     }
+    free(back);
     cbdi_leave(stage);
     return status;
 }
@@ -186,12 +209,7 @@ cbd_status cbd_give_up_group(cbd_group *view, cbd_error *error)
     if (what == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory to give a group up");
     group->unmapped = true;
-    what->opcode = CBD_OP_UNMAP_GROUP;
-    what->flags = CBD_FLAG_ABORT;
-    what->handle = session->handle;
-    what->life = session->life;
-    what->value = view->index;
-    cbdi_defer(session->stage, what);
+    give_up(session, view->index, what);
     return CBD_STATUS_OK;
 }
 

@@ -19,7 +19,7 @@
 
 void cbdi_group_protect(const cbd_session *session, const struct map_group *group, int protection)
 {
-    if (!session->stage->guard || group->segment->import != NULL || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
+    if (!session->stage->guard || group->segment == NULL || group->segment->import != NULL || group->offset_bytes % 4096 != 0 || group->lease_bytes < 4096)
         return;
     mprotect(group->segment->base + group->offset_bytes, group->lease_bytes & ~UINT64_C(4095), protection);
 }
@@ -111,6 +111,16 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
     if (group == NULL)
         return cbdi_fail(error, CBD_STATUS_OUT_OF_MEMORY, "no memory for a group");
     session->groups[session->count++] = group;
+    /* Before what can fail: a group that cannot be had is given up by its index. */
+    cbd_group *view = &group->view;
+    view->session = session;
+    view->attribute = session->name;
+    view->rows = d->rows;
+    view->row_bytes = row_bytes;
+    view->ordinal = d->ordinal;
+    view->index = d->group_index;
+    view->attempt = d->attempt;
+    view->first_prim = d->first_prim;
     uint64_t needed = session->claimed && d->lease_bytes > d->block.length_bytes ? d->lease_bytes : d->block.length_bytes;
     if (d->rows != 0 && needed != 0) { /* arrays may all be empty */
         cbd_status status = d->device_number != 0 ? take_device_memory(session, d, needed, group, error)
@@ -126,15 +136,6 @@ cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor 
         group->view.data = group->segment->base + d->block.offset_bytes;
         cbdi_group_protect(session, group, PROT_READ | PROT_WRITE); /* it may have been somebody's read-only pages */
     }
-    cbd_group *view = &group->view;
-    view->session = session;
-    view->attribute = session->name;
-    view->rows = d->rows;
-    view->row_bytes = row_bytes;
-    view->ordinal = d->ordinal;
-    view->index = d->group_index;
-    view->attempt = d->attempt;
-    view->first_prim = d->first_prim;
     if (!session->claimed)
         view->prims = session->query->ids + d->first_prim;
     view->schema = session->schema;

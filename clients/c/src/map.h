@@ -50,6 +50,8 @@ cbd_session *cbdi_session_new(cbd_stage *stage, cbd_query *query, const char *na
 cbd_status cbdi_take_group(cbd_session *session, const cbd_abi_group_descriptor *d, cbd_error *error);
 /* Array kind: where each row lies in the group, one after the other, of these sizes, which were checked. */
 cbd_status cbdi_stage_arrays(const uint64_t *sizes, struct map_group *group, cbd_error *error);
+/* Lets go of what a group holds, and of the group. */
+void cbdi_group_drop(struct map_group *group);
 /* An export of the group begins, where the session is open, and ends: it keeps the session's memory, and the unmap
  * copies. Any thread ends it. */
 cbd_status cbdi_group_lend(struct map_group *group, cbd_error *error);

@@ -220,7 +220,7 @@ cbd_status cbdi_unmap_session(cbd_session *session, uint32_t flags, uint64_t cou
         if (bytes > sizeof arguments)
             memcpy(s.arguments + sizeof arguments, mask, bytes - sizeof arguments);
         for (size_t i = 0; i < session->count; i++)
-            if (!session->groups[i]->unmapped && session->groups[i]->segment != NULL)
+            if (!session->groups[i]->unmapped)
                 cbdi_group_protect(session, session->groups[i], PROT_READ);
         bool open = mark_over(session);
         atomic_store(&session->waiting, session->split);
@@ -244,20 +244,24 @@ cbd_status cbd_abort(cbd_session *session, cbd_error *error)
     return CBD_STATUS_OK;
 }
 
+void cbdi_group_drop(struct map_group *group)
+{
+    if (group->segment != NULL)
+        atomic_fetch_sub(&group->segment->users, 1);
+    if (group->event != NULL)
+        cbdi_cuda()->let_go(group->event);
+    free(group->arrays);
+    free(group);
+}
+
 /* Drops a reference; the last one lets the memory go. */
 static void drop_session(cbd_session *session)
 {
     if (atomic_fetch_sub(&session->refs, 1) != 1)
         return;
     cbd_stage *stage = session->stage;
-    for (size_t i = 0; i < session->count; i++) {
-        if (session->groups[i]->segment != NULL)
-            atomic_fetch_sub(&session->groups[i]->segment->users, 1);
-        if (session->groups[i]->event != NULL)
-            cbdi_cuda()->let_go(session->groups[i]->event);
-        free(session->groups[i]->arrays);
-        free(session->groups[i]);
-    }
+    for (size_t i = 0; i < session->count; i++)
+        cbdi_group_drop(session->groups[i]);
     cbdi_query_drop(session->query);
     atomic_fetch_sub(&stage->sessions_kept, 1);
     free(session->prims);

@@ -397,6 +397,9 @@ void run_on_gpu(const char *name)
     done(MUST(stage.publish("copied", lent, options)));
     const auto copied = MUST(stage.latest_in("copied", CBD_DEVICE_CPU));
     CHECK(MUST(copied.values<float>())[0] == 5 && MUST(copied.values<float>())[1] == 7);
+    auto read = MUST(stage.latest("there")), host = MUST(stage.latest_in("copied", CBD_DEVICE_CPU));
+    MUST(read.release(again.get()));
+    fails(CBD_STATUS_INVALID_ARGUMENT, "", [&] { return host.release(again.get()); });
 
     const auto given = MUST(callboard::export_owned(lent, std::move(cloned))); /* its deleter frees the copy */
     CHECK(cloned.get() == nullptr && within(given.get()).data == lent.data);

@@ -106,3 +106,59 @@ def test_another_process_works_on_groups_of_a_gpu(gpu: Broker, name: str) -> Non
         op.wait()
         seal(stage, 1, name)
         assert rows(w, query) == list(range(50, 60))
+
+
+@alone(CUDAEMU_FAIL="cuIpcOpenMemHandle:1:2")
+def test_a_group_that_cannot_be_had_is_given_up(w: SimpleNamespace) -> None:
+    """M2: its owner has it at the next try; it is not committed as it lies."""
+    driver = Driver()
+    stream = driver.stream()
+    with w.stage.query_from_path_list(PATHS) as query:
+        session = split(w, query)
+        groups = iter(session)
+        with pytest.raises(cb.OutOfMemory):
+            next(groups)
+        assert [(group.index, group.attempt) for group in w.stage.list_groups(w.name)] == [
+            (0, 2),
+            (1, 1),
+            (2, 1),
+            (3, 1),
+        ]
+        for group in session:
+            queue(driver, group, stream, 70)
+            group.unmap(cuda_sync=cb.CudaSync(stream))
+        session.unmap_attribute().wait()
+        seal(w.stage, 1, w.name)
+        assert rows(w, query) == list(range(70, 80))
+
+
+@alone(CUDAEMU_FAIL="cuIpcOpenEventHandle:2:2")
+def test_a_claim_that_fails_gives_up_its_own_group(w: SimpleNamespace) -> None:
+    """M2: who has group 0 keeps it when a claim of group 2 fails."""
+    with w.stage.query_from_path_list(PATHS) as query, cb.connect(client_name="worker") as worker:
+        session = split(w, query)
+        opened = worker.list_groups(w.name)[0].session
+        first = worker.claim_group(opened, 0)
+        with pytest.raises(cb.OutOfMemory):
+            worker.claim_group(opened, 2)
+        assert [(group.index, group.attempt) for group in worker.list_groups(w.name)] == [(1, 1), (2, 2), (3, 1)]
+        first.unmap().wait()
+        session.abort()
+
+
+@alone()
+def test_a_group_of_empty_rows_is_handed_back_under_guard(w: SimpleNamespace) -> None:
+    """There is no memory whose pages could be guarded."""
+    paths = PATHS[:4]
+    with cb.connect(guard=True) as stage, stage.query_from_path_list(paths) as query:
+        sizes = [0] * len(paths)
+        session = stage.map_attribute(
+            query, w.name, dtype="u1", is_array=True, ordinal=1, group_rows=2, element_sizes=sizes
+        )
+        for group in session:
+            group.unmap().wait()
+        session.unmap_attribute().wait()
+        seal(stage, 1, w.name)
+        with stage.read_attributes(query, w.name) as read:
+            (whole,) = list(read)
+            assert [len(whole.array(i)) for i in range(len(paths))] == sizes

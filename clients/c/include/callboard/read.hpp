@@ -3,6 +3,7 @@
 #ifndef CALLBOARD_READ_HPP
 #define CALLBOARD_READ_HPP
 
+#include "../callboard_cuda.h"
 #include "dlpack.hpp"
 #include "query.hpp"
 
@@ -46,6 +47,15 @@ public:
         const cbd_read_group *record = nullptr;
         CALLBOARD_TRY(cbd_read_group_in(get(), device_type, device_id, &record, &failed));
         return read_group(record);
+    }
+
+    /// Gives the group back when all that was queued in a stream of its GPU so far has ended, and waits for that; on failure
+    /// it stays. Who calls this links libcallboard_cuda.
+    result<void> release(std::uint64_t stream)
+    {
+        CALLBOARD_TRY(cbd_cuda_release_group(get(), stream, &failed));
+        (void)record_.release();
+        return result<void>();
     }
 
     /// All rows, which may be the whole column's: prim i's is rows()[row_of(i)].
