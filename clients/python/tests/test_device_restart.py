@@ -55,9 +55,7 @@ def queued_work_outlives_the_broker(w: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("how", ["unmap", "with", "groups", "in flight"])
-def test_queued_work_outlives_the_broker(
-    how: str, tmp_path: Path, machine: dict[str, str], name: str
-) -> None:
+def test_queued_work_outlives_the_broker(how: str, tmp_path: Path, machine: dict[str, str], name: str) -> None:
     """An unmap that is refused by a restart, or ends so, does not close the memory under what its stream does (B3)."""
     broker = Broker(tmp_path, "--gpu", "required", "--gpu-memory", "64MiB", environment=machine)
     victim = broker.process
