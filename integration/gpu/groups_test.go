@@ -297,3 +297,17 @@ func TestTheEndOfASessionNeedsNoEvent(t *testing.T) {
 	require.Empty(t, owner.try(order{Do: "take", As: "x", Value: 7}).Error)
 	owner.do(order{Do: "commit", As: "x"})
 }
+
+// Rule M2: a group that its owner cannot have, since its memory cannot be opened, is given up: the owner has it at the next try,
+// and it is not committed as it lies.
+func TestAGroupThatCannotBeHadIsGivenUp(t *testing.T) {
+	needsEmulation(t)
+	m := start(t)
+	owner, other := m.client("owner", "CUDAEMU_FAIL=cuIpcOpenMemHandle:1:2"), m.client("other")
+	owner.do(order{Do: "map", Name: "x", Prims: prims(12), Bytes: rowBytes, Groups: 3, Device: "cuda:0", Ordinal: 1})
+	owner.refused(order{Do: "take", As: "x", Value: 7}, "OUT_OF_MEMORY")
+	owner.do(order{Do: "take", As: "x", Value: 7})
+	owner.do(order{Do: "commit", As: "x"})
+	owner.do(order{Do: "seal", Name: "x", Ordinal: 1})
+	require.Equal(t, rows(7, 12), other.do(order{Do: "read", Name: "x", Prims: prims(12)}).Rows)
+}

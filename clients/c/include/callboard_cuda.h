@@ -41,8 +41,8 @@ CBD_API void cbd_cuda_stream_release(uint32_t device_id);
 
 /* Waits until all that was queued in a stream before the call has ended, and gives a group on a GPU back then, as
  * cbd_release_group does (rule V8). The stream is a CUstream of the group's device; 1 is its legacy default stream, 2 the
- * default one of this thread. On failure the group stays the caller's. INVALID_ARGUMENT: stream 0, a group on the host, a
- * stream that is none. */
+ * default one of this thread. On failure the group stays the caller's. INVALID_ARGUMENT: stream 0, a group on the host. A
+ * handle that is no stream: whatever the driver makes of it. */
 CBD_API cbd_status cbd_cuda_release_group(const cbd_read_group *group, uint64_t stream, cbd_error *error);
 
 /* A private copy of bytes on a GPU, in memory of this process there; it is made when this returns. *copy is the caller's:

@@ -146,7 +146,10 @@ def test_a_group_is_released_behind_a_stream(w: SimpleNamespace) -> None:
             view = group.dlpack(0)
             driver("cuMemcpyDtoDAsync_v2", Pointer(to), Pointer(view.pointer), Size(6), Handle(stream))
             del view
-            for wrong, error in ((0, cb.InvalidArgument), (0x1234560, cb.InvalidArgument), ("x", TypeError)):
+            refused: list[tuple[object, type[Exception]]] = [(0, cb.InvalidArgument), ("x", TypeError)]
+            if driver.emulated:  # a real one may look at what lies there
+                refused.append((0x1234560, cb.InvalidArgument))
+            for wrong, error in refused:
                 with pytest.raises(error):
                     group.release(stream=wrong)
             with pytest.raises(cb.InvalidArgument, match="lies on the host"):

@@ -371,7 +371,7 @@ static PyMethodDef group_methods[] = {
      "release($self, *, stream=None)\n--\n\nGives the group back. Arrays made from it stay valid.\nstream: of a group on a GPU, one "
      "that CudaSync takes: waits until all that was queued there before has ended, and\ngives the group back then. Whatever reads it "
      "there sees its rows until then, also where arrays made from it are dropped\nbefore. Raises InvalidArgument for a group on the host "
-     "and what is no stream; the group stays then."},
+     "and stream 0; the group stays then."},
     {"__enter__", group_begin, METH_NOARGS, NULL},
     {"__exit__", group_end, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
