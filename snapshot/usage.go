@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"slices"
 
 	"callboard/protocol"
 )
@@ -77,7 +78,7 @@ func (s *Store) Usage() StoreUse {
 	}
 	u.DirectoryBytes = s.meta.pool.Stats().Leased
 	for _, seg := range s.memory.segments {
-		if seg.Bytes != nil { // on the host
+		if seg.Bytes != nil && !slices.Contains(s.memory.spares, seg) { // on the host, and not free as a whole
 			u.DirectoryBytes += protocol.SegmentHeaderBytes
 		}
 	}
