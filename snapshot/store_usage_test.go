@@ -137,20 +137,3 @@ func TestIdleSegmentsAreTrimmed(t *testing.T) {
 	require.Len(t, f.retired, segments-1)
 	f.checkBooks()
 }
-
-// B6: nothing is counted twice, and nothing is left over, also of segments that a client gave back.
-func TestUseAddsUpWithSpareSegments(t *testing.T) {
-	f := newFixture(t, Config{}, 64*mib)
-	arena := f.memory.NewArena(protocol.SegmentClient, 7, "client", false)
-	b, err := f.memory.Alloc(arena, 4*mib)
-	for err != nil {
-		require.ErrorIs(t, err, ErrRetry)
-		f.settle()
-		b, err = f.memory.Alloc(arena, 4*mib)
-	}
-	f.memory.Drop(b)
-	f.memory.CloseArena(arena)
-	u := f.store.Usage()
-	require.NotZero(t, u.SpareBytes)
-	require.Equal(t, u.HeldBytes, u.FreeBytes+u.DirectoryBytes)
-}

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"fmt"
-	"slices"
 
 	"callboard/protocol"
 )
@@ -78,7 +77,7 @@ func (s *Store) Usage() StoreUse {
 	}
 	u.DirectoryBytes = s.meta.pool.Stats().Leased
 	for _, seg := range s.memory.segments {
-		if seg.Bytes != nil && !slices.Contains(s.memory.spares, seg) { // on the host, and not free as a whole
+		if seg.Bytes != nil { // on the host
 			u.DirectoryBytes += protocol.SegmentHeaderBytes
 		}
 	}
