@@ -1,10 +1,6 @@
 package snapshot
 
-import (
-	"fmt"
-
-	"callboard/protocol"
-)
+import "fmt"
 
 // MemoryUse says what the segments' bytes are used for, of the host or of a device. What
 // is none of it is staging of clients.
@@ -18,7 +14,7 @@ type MemoryUse struct {
 	MirrorBytes    uint64 // copies of versions that lie elsewhere
 	RecycledBytes  uint64 // storage of reclaimed versions, for the next ones; given up before memory is refused
 	WaitingBytes   uint64 // captures that wait for their seal
-	DirectoryBytes uint64 // attributes, strings, layouts, floors, and how each segment begins
+	DirectoryBytes uint64 // attributes, strings, layouts, floors
 }
 
 // StoreUse is the use of all memory.
@@ -76,11 +72,6 @@ func (s *Store) Usage() StoreUse {
 		}
 	}
 	u.DirectoryBytes = s.meta.pool.Stats().Leased
-	for _, seg := range s.memory.segments {
-		if seg.Bytes != nil { // on the host
-			u.DirectoryBytes += protocol.SegmentHeaderBytes
-		}
-	}
 	return u
 }
 
