@@ -65,8 +65,7 @@ static void a_restart_makes_imports_void(void)
     fake_rise(broker);
     while (!cbd_stage_is_alive(stage) || atomic_load(&stage->reattach.link) != 0)
         usleep(1000);
-    const cbd_cuda_sync legacy = {.stream = 1};
-    CHECK_STATUS(cbd_unmap_attribute_after(session, 0, &legacy, NULL, &error), CBD_STATUS_BROKER_RESTARTED);
+    CHECK_STATUS(cbd_unmap_attribute(session, 0, NULL, &error), CBD_STATUS_BROKER_RESTARTED); /* the caller has waited */
     cbd_session_release(session);
     int64_t shape[] = {2, 3};
     cbd_tensor of_before = {.data = (void *)(uintptr_t)group->data, .code = CBD_DTYPE_FLOAT, .bits = 32, .lanes = 1, .ndim = 2, .shape = shape,
